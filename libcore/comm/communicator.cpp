@@ -45,15 +45,23 @@ GroupOrder::GroupOrder(int leaves, bool alone, RankGroup group, int rank, int ra
 int GroupOrder::most_inputs() const { return *std::max_element(inputs_.begin(), inputs_.end()); }
 int GroupOrder::all_inputs() const { return std::accumulate(inputs_.begin(), inputs_.end(), 0); }
 
-void GroupOrder::reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType dtype, ReduceOp op) const {
+void GroupOrder::reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType from, DType type_of_result,
+                        ReduceOp op) const {
   GALLEY_ASSERT(static_cast<int>(parts.size()) == all_inputs());
   auto* to = static_cast<std::byte*>(result);
   for (const ReductionTree& tree : trees_) {
     const auto used = static_cast<size_t>(tree.first_partial(tree.ranks()));
-    tree.reduce(parts.first(used), to, count, dtype, op);
+    tree.reduce(parts.first(used), to, count, from, type_of_result, op);
     parts = parts.subspan(used);
-    to += stride * dtype_size(dtype);
+    to += stride * dtype_size(type_of_result);
   }
+}
+
+GroupOrder GroupOrder::renamed(int first, int stride) const {
+  GroupOrder order = *this;
+  order.first_ = first;
+  order.group_.stride = stride;
+  return order;
 }
 
 Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
@@ -69,7 +77,7 @@ const GroupOrder& Communicator::order(int leaves, RankGroup group, bool of_group
 }
 
 int64_t Communicator::bytes_sent(const Collective& call) {
-  const GroupOrder& group = order(call.leaves, call.group, call.of_group);
+  const GroupOrder& group = order_of(call);
   const int members = group.members();
   const int64_t size = dtype_size(call.dtype), own = segment_of(call.count, members, group.index()).size();
   const int64_t scattered = group.inputs(group.index()) * (call.count - own) * size;
@@ -100,7 +108,7 @@ Ticket Communicator::start(const Collective& call) {
   GALLEY_ASSERT(call.count >= 0 && call.peer >= 0 && call.peer < size_ && !(messages && call.peer == rank_), call.name);
   GALLEY_ASSERT((call.kind != CollectiveKind::kAllReduce && call.kind != CollectiveKind::kReduceScatter) || is_reducible(call.dtype),
                 call.name, ": elements of type ", call.dtype, " cannot be reduced");
-  GALLEY_ASSERT(call.kind != CollectiveKind::kAllReduce || order(call.leaves, call.group, call.of_group).outputs() == 1, call.name,
+  GALLEY_ASSERT(call.kind != CollectiveKind::kAllReduce || order_of(call).outputs() == 1, call.name,
                 ": the sum of a group has several parts");
   Traffic& traffic = traffic_[static_cast<size_t>(call.kind)];
   ++traffic.calls;
@@ -128,6 +136,8 @@ void Communicator::set_step(int64_t step) {
   step_ = step;
   if (position_ != nullptr) position_->step.store(step, std::memory_order_release);
 }
+
+std::shared_ptr<std::byte> Communicator::allocate_common(int64_t) { return nullptr; }
 
 std::shared_ptr<std::byte> Communicator::allocate(int64_t bytes) {
   constexpr std::align_val_t kAlignment{64};

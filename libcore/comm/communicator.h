@@ -18,11 +18,14 @@
 namespace galley {
 
 class DeviceRanks;  // device_ranks.h
+struct PartOfCall;
 
 enum class CollectiveKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSend, kReceive };
 inline constexpr size_t kCollectiveKinds = 7;
 /// "all_reduce"
 std::string_view collective_name(CollectiveKind kind);
+/// Identifies a started collective: its number, from 1.
+using Ticket = uint64_t;
 
 /// The ranks among which a rank shares a collective. The ranks of a job form groups of equal size, whose members are `stride` apart; all
 /// ranks start the collective, each in its group.
@@ -55,6 +58,8 @@ struct Collective {
   int leaves = 0;
   bool of_group = false;  ///< The leaves are those of the group, not of all ranks.
   RankGroup group;        ///< all_reduce, reduce_scatter, all_gather.
+  /// Set where the ranks of one machine do their part of a collective of more ranks; it must live until the wait.
+  const PartOfCall* part = nullptr;
 };
 
 /// The order of sums in groups, which sum in turn, those with the smaller stride first (inside nodes, then between them), so that the tree
@@ -78,8 +83,13 @@ class GroupOrder {
   /// Partial sums of the result.
   int outputs() const { return static_cast<int>(trees_.size()); }
   /// result[o * stride + i] = the sums of parts[p][i], p in the order of members and their partial sums, for each output o; `stride` in
-  /// elements.
-  void reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType dtype, ReduceOp op) const;
+  /// elements. `from` and `to`: as ReductionTree::reduce.
+  void reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType from, DType to, ReduceOp op) const;
+  void reduce(std::span<const void* const> parts, void* result, int64_t stride, int64_t count, DType dtype, ReduceOp op) const {
+    reduce(parts, result, stride, count, dtype, dtype, op);
+  }
+  /// The same sums where the members are called rank `first`, `first + stride` and so on.
+  GroupOrder renamed(int first, int stride) const;
 
  private:
   RankGroup group_;
@@ -97,14 +107,20 @@ struct Segment {
 int64_t segment_stride(int64_t count, int ranks);
 Segment segment_of(int64_t count, int ranks, int rank);
 
-/// Bytes that a rank sent to others, or that others read from its memory: what a network would carry.
+/// What a part of a collective has of its own. The segments of the group's members are `segment_stride` elements apart.
+struct PartOfCall {
+  Ticket ticket = 0;                  ///< Of the whole, for messages.
+  const GroupOrder* order = nullptr;  ///< In the numbers of the ranks that do the part.
+  int64_t segment_stride = 0;         ///< 0: as segment_of says.
+  int64_t partial_stride = 0;         ///< Elements from one partial sum of the input to the next; 0: Collective::count.
+  bool wide = false;                  ///< reduce_scatter: the result has sum_dtype.
+};
+
+/// Bytes that a rank sent to others, or that others read from its memory: what a network between all ranks would carry.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
 };
-
-/// Identifies a started collective: its number, from 1.
-using Ticket = uint64_t;
 
 /// Not thread-safe, except `abort`: one thread of a rank starts and waits.
 class Communicator {
@@ -138,6 +154,10 @@ class Communicator {
   /// Memory from which and to which collectives need no copies: other ranks read it directly where the transport can. All ranks must call
   /// it, in the same order of calls; sizes may differ. Aligned to 64 bytes, zero at first.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes);
+  /// Allocates memory that all ranks of a machine share, for outputs of gathers: a collective writes it once, and all ranks may read it
+  /// until the next gather into it starts. Returns nullptr if ranks do not share memory or, with a warning, if /dev/shm is too small. All
+  /// ranks call it.
+  virtual std::shared_ptr<std::byte> allocate_common(int64_t bytes);
 
   /// Ends the waiting of the other ranks, now and later: their waits throw Error (kWorker) with this message. Any thread may call it.
   virtual void abort(const std::string& message) = 0;
@@ -149,15 +169,25 @@ class Communicator {
   Traffic traffic() const;
   /// The order of a collective of this rank.
   const GroupOrder& order(int leaves = 0, RankGroup group = {}, bool of_group = false);
+  const GroupOrder& order_of(const Collective& call) {
+    return call.part != nullptr ? *call.part->order : order(call.leaves, call.group, call.of_group);
+  }
   /// The ranks of one machine, which are consecutive; 0: machines have different numbers of ranks, or theirs are not consecutive.
   virtual int per_machine() const { return size_; }
+  /// The ranks that share memory with this one as processes, itself too: 1, all of its machine, or all.
+  virtual int sharing_memory() const { return 1; }
 
   /// Collectives between arrays in the memory of the ranks' devices; nullptr: arrays are in the host's memory. It must outlive its uses.
   void use_devices(DeviceRanks* devices) { devices_ = devices; }
   DeviceRanks* devices() const { return devices_; }
 
   /// Where this rank is, for supervisor and heartbeat: starts and waits are recorded there. nullptr: nowhere.
-  void report_to(Position* position) { position_ = position; }
+  void report_to(Position* position) {
+    position_ = position;
+    report_polls_to(position);
+  }
+  /// Only that a waiting rank is alive: of a communicator that does the work of another one.
+  virtual void report_polls_to(Position* position) { polled_ = position; }
   Position* position() const { return position_; }
   /// The training step, for messages.
   void set_step(int64_t step);
@@ -166,7 +196,7 @@ class Communicator {
  protected:
   /// Called again and again by a thread that waits.
   void poll() {
-    if (position_ != nullptr) position_->polls.fetch_add(1, std::memory_order_relaxed);
+    if (polled_ != nullptr) polled_->polls.fetch_add(1, std::memory_order_relaxed);
   }
   virtual void begin(const Collective& call, Ticket ticket) = 0;
   virtual void finish(Ticket ticket) = 0;
@@ -179,7 +209,7 @@ class Communicator {
   Ticket started_ = 0;
   std::array<Traffic, kCollectiveKinds> traffic_{};
   std::map<std::array<int, 4>, GroupOrder> orders_;
-  Position* position_ = nullptr;
+  Position *position_ = nullptr, *polled_ = nullptr;
   DeviceRanks* devices_ = nullptr;
 };
 

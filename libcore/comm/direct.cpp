@@ -27,6 +27,22 @@ bool reduces_values(const Collective& call) {
   return call.kind == CollectiveKind::kAllReduce || call.kind == CollectiveKind::kReduceScatter;
 }
 
+int64_t stride_of(const Collective& call, int members) {
+  return call.part != nullptr && call.part->segment_stride > 0 ? call.part->segment_stride : segment_stride(call.count, members);
+}
+
+Segment segment_in(const Collective& call, int members, int member) {
+  const int64_t stride = stride_of(call, members);
+  return {std::min(call.count, stride * member), std::min(call.count, stride * (member + 1))};
+}
+
+/// Elements from one partial sum of the input to the next.
+int64_t partial_stride(const Collective& call) {
+  return call.part != nullptr && call.part->partial_stride > 0 ? call.part->partial_stride : call.count;
+}
+
+Ticket shown_number(const Collective& call, Ticket ticket) { return call.part != nullptr ? call.part->ticket : ticket; }
+
 /// Copies with the compute threads of the rank.
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (to == from || bytes == 0) return;
@@ -66,7 +82,7 @@ Place64 DirectCommunicator::stage_of(uint64_t step) const {
 void DirectCommunicator::divide(Pending& p) const {
   const Collective& call = p.call;
   const int members = p.order->members();
-  const int64_t stride = segment_stride(call.count, members), element = dtype_size(call.dtype);
+  const int64_t stride = stride_of(call, members), element = dtype_size(call.dtype);
   p.staged_input = call.input != nullptr && call.count > 0 && place_of(call.input).region == kNone;
   p.staged_output = call.output != nullptr && call.count > 0 && place_of(call.output).region == kNone;
   const bool reduces = reduces_values(call);
@@ -86,7 +102,7 @@ void DirectCommunicator::divide(Pending& p) const {
 
 /// The elements of a member's segment that a step covers.
 Segment DirectCommunicator::piece_of(const Pending& p, uint64_t step, int member) const {
-  const Segment all = segment_of(p.call.count, p.order->members(), member);
+  const Segment all = segment_in(p.call, p.order->members(), member);
   const int64_t offset = static_cast<int64_t>(step - p.first) * p.piece;
   return {std::min(all.end, all.begin + offset), std::min(all.end, all.begin + offset + p.piece)};
 }
@@ -95,7 +111,7 @@ void DirectCommunicator::begin(const Collective& call, Ticket ticket) {
   Pending& p = pending(ticket);
   GALLEY_ASSERT(p.ticket == 0, "more than ", kMostPending, " collectives at once");
   p = {.call = call, .ticket = ticket};
-  p.order = &order(call.leaves, call.group, call.of_group);
+  p.order = &order_of(call);
   last_ = ticket;
   if (is_message(call)) {
     messages_.push_back(ticket);
@@ -144,6 +160,13 @@ bool DirectCommunicator::progress() {
   return moved;
 }
 
+bool DirectCommunicator::advance() {
+  throw_if_aborted();
+  while (progress()) {
+  }
+  return finish_.step < end_ || !messages_.empty();
+}
+
 bool DirectCommunicator::progress_collectives() {
   bool moved = false;
   BoardRank& own = board_.rank(rank());
@@ -169,7 +192,7 @@ bool DirectCommunicator::progress_collectives() {
 void DirectCommunicator::post(Pending& p, uint64_t step) {
   const Collective& call = p.call;
   const int members = p.order->members();
-  const int64_t element = dtype_size(call.dtype), stride = segment_stride(call.count, members);
+  const int64_t element = dtype_size(call.dtype), stride = stride_of(call, members);
   const auto offset = (step - p.first) * static_cast<uint64_t>(p.piece * element);  // of the step's piece in each segment
   BoardEntry& e = entry(rank(), step);
   e.describe(call);
@@ -186,15 +209,15 @@ void DirectCommunicator::post(Pending& p, uint64_t step) {
     for (int part = 0; part < parts; ++part) {
       for (int m = 0; m < members; ++m) {
         const Segment piece = piece_of(p, step, m);
-        copy_bytes(to + part * e.input.part_stride + m * e.input.segment_stride, from + (part * call.count + piece.begin) * element,
-                   piece.size() * element);
+        copy_bytes(to + part * e.input.part_stride + m * e.input.segment_stride,
+                   from + (part * partial_stride(call) + piece.begin) * element, piece.size() * element);
       }
     }
   } else if (reduces) {
     e.input = place_of(call.input);
     e.input.base += offset;
     e.input.segment_stride = stride * element;
-    e.input.part_stride = call.count * element;
+    e.input.part_stride = partial_stride(call) * element;
   }
   if (p.staged_output) {
     e.output.base += static_cast<uint64_t>(kStageBytes);
@@ -211,9 +234,9 @@ void DirectCommunicator::check_same(const Pending& p, uint64_t step) {
   for (int r = 0; r < size(); ++r) {
     const BoardEntry& other = entry(r, step);
     if (other.same_as(own)) continue;
-    const std::string message =
-        cat("ranks started different collectives: rank ", std::min(r, rank()), " ", entry(std::min(r, rank()), step).str(), ", rank ",
-            std::max(r, rank()), " ", entry(std::max(r, rank()), step).str(), ", as collective ", p.ticket);
+    const std::string message = cat("ranks started different collectives: rank ", shown(std::min(r, rank())), " ",
+                                    entry(std::min(r, rank()), step).str(), ", rank ", shown(std::max(r, rank())), " ",
+                                    entry(std::max(r, rank()), step).str(), ", as collective ", shown_number(p.call, p.ticket));
     abort_and_throw(message);
   }
 }
@@ -224,7 +247,7 @@ void DirectCommunicator::reduce(Pending& p, uint64_t step) {
   const Collective& call = p.call;
   const GroupOrder& group = *p.order;
   const int64_t element = dtype_size(call.dtype);
-  const Segment piece = piece_of(p, step, group.index()), all = segment_of(call.count, group.members(), group.index());
+  const Segment piece = piece_of(p, step, group.index()), all = segment_in(call, group.members(), group.index());
   const int64_t offset = piece.begin - all.begin;  // in the segment
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
@@ -236,10 +259,11 @@ void DirectCommunicator::reduce(Pending& p, uint64_t step) {
         const std::byte* first = address_of(r, input) + group.index() * input.segment_stride;
         for (int part = 0; part < group.inputs(m); ++part) parts_.push_back(first + part * input.part_stride);
       }
+      const DType to = call.part != nullptr && call.part->wide ? sum_dtype(call.dtype) : call.dtype;
       std::byte* own = call.kind == CollectiveKind::kReduceScatter
-                           ? static_cast<std::byte*>(call.output) + offset * element
+                           ? static_cast<std::byte*>(call.output) + offset * dtype_size(to)
                            : address_of(rank(), entry(rank(), step).output) + group.index() * entry(rank(), step).output.segment_stride;
-      group.reduce(parts_, own, all.size(), piece.size(), call.dtype, call.op);
+      group.reduce(parts_, own, all.size(), piece.size(), call.dtype, to, call.op);
       if (call.kind == CollectiveKind::kAllReduce) deliver(p, step, own, piece);
       return;
     }
@@ -317,8 +341,8 @@ bool DirectCommunicator::receive_piece(Pending& p) {
   const int64_t total = p.call.count * dtype_size(p.call.dtype);
   if (channel.taken.load(std::memory_order_relaxed) == channel.sent.load(std::memory_order_acquire)) return false;
   if (channel.total_bytes != total) {
-    abort_and_throw(cat("rank ", p.call.peer, " sent ", channel.total_bytes, " bytes, but rank ", rank(), " expects ", total, ", as ",
-                        collective_text(p.ticket, p.call)));
+    abort_and_throw(cat("rank ", shown(p.call.peer), " sent ", channel.total_bytes, " bytes, but rank ", shown(rank()), " expects ", total,
+                        ", as ", collective_text(shown_number(p.call, p.ticket), p.call)));
   }
   if (channel.bytes > 0)
     copy_bytes(static_cast<std::byte*>(p.call.output) + p.piece, address_of(p.call.peer, channel.place), channel.bytes);
@@ -349,6 +373,7 @@ bool DirectCommunicator::done(const Pending& p) const {
 }
 
 void DirectCommunicator::throw_if_aborted() {
+  if (stopped_) throw Error(ErrorCode::kWorker, cat("rank ", shown(rank()), " failed"));
   if (!board_.aborted()) return;
   wait_for_visitors();
   throw Error(ErrorCode::kWorker, board_.abort_message());
@@ -367,7 +392,7 @@ void DirectCommunicator::abort(const std::string& message) {
 }
 
 void DirectCommunicator::leave() {
-  if (threads_) abort(cat("rank ", rank(), " failed"));
+  if (threads_) abort(cat("rank ", shown(rank()), " failed"));
 }
 
 void DirectCommunicator::abort_and_throw(const std::string& message) {
@@ -382,11 +407,11 @@ void DirectCommunicator::throw_timeout(const Pending& p) {
   std::string behind;
   for (int r = 0; r < size() && behind.empty(); ++r) {
     const bool late = is_message(p.call) ? r == p.call.peer : board_.rank(r).posted.load() <= finish_.step;
-    if (late && r != rank()) behind = cat("rank ", r, " has not reached ");
+    if (late && r != rank()) behind = cat("rank ", shown(r), " has not reached ");
   }
   if (behind.empty()) behind = "a rank is stuck in ";
-  abort_and_throw(
-      cat(behind, collective_text(p.ticket, p.call), step() > 0 ? cat(" of step ", step()) : "", " within ", options_.timeout_s, " s"));
+  abort_and_throw(cat(behind, collective_text(shown_number(p.call, p.ticket), p.call), step() > 0 ? cat(" of step ", step()) : "",
+                      " within ", options_.timeout_s, " s"));
 }
 
 void DirectCommunicator::finish(Ticket ticket) {

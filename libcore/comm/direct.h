@@ -4,6 +4,7 @@
 // wait.
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,6 +17,7 @@ namespace galley {
 struct DirectOptions {
   /// A wait that takes longer throws Error (kWorker) and names a rank that is behind; 0: no limit.
   double timeout_s = 0;
+  int first_rank = 0;  ///< The number of rank 0 among all ranks, for messages.
 };
 
 /// Base of the communicators of threads and of processes with shared memory. Where ranks are threads, a rank that fails frees arrays that
@@ -24,6 +26,11 @@ class DirectCommunicator : public Communicator {
  public:
   void abort(const std::string& message) override;
   void leave() override;
+
+  /// Does what can be done without waiting, for other ranks that wait. Returns whether collectives of this rank are not complete.
+  bool advance();
+  /// Ends the waits of this rank, now and later: they throw Error (kWorker). Any thread may call it.
+  void stop_waiting() { stopped_.store(true); }
 
  protected:
   /// Arrays whose place is not shared are copied through the rank's part of `staging` (region 0), which has staging_bytes(ranks) bytes.
@@ -85,12 +92,14 @@ class DirectCommunicator : public Communicator {
   /// Stops all ranks. Always throws, also while another rank is stopping them, so that no rank goes on with arrays of ranks that stopped.
   [[noreturn]] void abort_and_throw(const std::string& message);
   [[noreturn]] void throw_timeout(const Pending& p);
+  int shown(int rank) const { return options_.first_rank + rank; }
   BoardEntry& entry(int rank, uint64_t step) { return board_.rank(rank).entries[step % BoardRank::kSlots]; }
 
   Board& board_;
   DirectOptions options_;
   bool threads_;
   int spins_;
+  std::atomic<bool> stopped_{false};
   std::array<Pending, kMostPending> pending_;
   std::vector<Ticket> messages_;  // not complete, in order
   std::vector<const void*> parts_;

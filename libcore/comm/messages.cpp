@@ -13,6 +13,7 @@ namespace galley {
 namespace {
 
 constexpr std::chrono::milliseconds kPollTime{100};
+constexpr std::chrono::microseconds kIdleTime{200};
 
 constexpr int64_t kMessageBytes = 1 << 20;  // a longer array is sent in pieces
 constexpr int kDataTag = 1, kCheckTag = 2;
@@ -57,7 +58,13 @@ void MessageCommunicator::finish(Ticket ticket) {
   GALLEY_ASSERT(job != jobs_.end(), "collective ", ticket, " was waited for already");
   // Elements of a deque keep their addresses when others are added or removed at its ends.
   Job& own = *job;
-  while (!finished_.wait_for(lock, kPollTime, [&] { return own.done || error_; })) poll();
+  std::chrono::microseconds time{0};
+  while (!finished_.wait_for(lock, time, [&] { return own.done || error_; })) {
+    lock.unlock();
+    time = idle() ? kIdleTime : kPollTime;
+    poll();
+    lock.lock();
+  }
   if (error_) std::rethrow_exception(error_);
   own.ticket = 0;
   while (!jobs_.empty() && jobs_.front().ticket == 0) jobs_.pop_front();
@@ -74,9 +81,11 @@ void MessageCommunicator::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
+      if (options_.check && job.call.kind != CollectiveKind::kSend && job.call.kind != CollectiveKind::kReceive) check_neighbor(job);
       run_one(job);
-    } catch (const std::exception&) {
+    } catch (const std::exception& exception) {
       error = std::current_exception();
+      failed(exception.what());
     }
     lock.lock();
     job.done = true;
@@ -110,13 +119,16 @@ void MessageCommunicator::complete() {
 void MessageCommunicator::run_one(const Job& job) {
   const Collective& call = job.call;
   const int64_t element = dtype_size(call.dtype);
-  if (options_.check && call.kind != CollectiveKind::kSend && call.kind != CollectiveKind::kReceive) check_neighbor(job);
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter: return reduce(job);
     case CollectiveKind::kAllGather: return gather(job, bytes_at(call.input, 0));
-    case CollectiveKind::kBroadcast: return broadcast_array(call);
-    case CollectiveKind::kBarrier: return meet();
+    case CollectiveKind::kBroadcast: {
+      std::vector<int> others;
+      for (int i = 1; i < size(); ++i) others.push_back((call.peer + i) % size());
+      return broadcast_to(others, call);
+    }
+    case CollectiveKind::kBarrier: return meet(0, 1, size());
     case CollectiveKind::kSend: send_all(call.peer, bytes_at(call.input, 0), call.count * element); break;
     case CollectiveKind::kReceive: receive_all(call.peer, bytes_at(call.output, 0), call.count * element); break;
   }
@@ -187,23 +199,25 @@ void MessageCommunicator::gather(const Job& job, const std::byte* own) {
   complete();
 }
 
-void MessageCommunicator::broadcast_array(const Collective& call) {
+/// Sends the root's array to these ranks. Others have nothing to do.
+void MessageCommunicator::broadcast_to(std::span<const int> ranks, const Collective& call) {
   const int64_t bytes = call.count * dtype_size(call.dtype);
   if (call.peer != rank()) {
-    receive_all(call.peer, bytes_at(call.output, 0), bytes);
+    if (std::find(ranks.begin(), ranks.end(), rank()) != ranks.end()) receive_all(call.peer, bytes_at(call.output, 0), bytes);
   } else {
-    for (int i = 1; i < size(); ++i) send_all((rank() + i) % size(), bytes_at(call.input, 0), bytes);
+    for (const int to : ranks) send_all(to, bytes_at(call.input, 0), bytes);
     if (call.output != nullptr && call.output != call.input && bytes > 0) std::memcpy(call.output, call.input, static_cast<size_t>(bytes));
   }
   complete();
 }
 
-/// A barrier: in round k each rank hears from the rank 2^k before it (dissemination).
-void MessageCommunicator::meet() {
+/// In round k each rank hears from the one 2^k before it (dissemination).
+void MessageCommunicator::meet(int first, int stride, int count) {
   std::array<std::byte, 2> letters{};
-  for (int distance = 1; distance < size(); distance *= 2) {
-    receive_all((rank() + size() - distance) % size(), &letters[0], 1);
-    send_all((rank() + distance) % size(), &letters[1], 1);
+  const int own = (rank() - first) / stride;
+  for (int distance = 1; distance < count; distance *= 2) {
+    receive_all(first + (own + count - distance) % count * stride, &letters[0], 1);
+    send_all(first + (own + distance) % count * stride, &letters[1], 1);
     complete();
   }
 }

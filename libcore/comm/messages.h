@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,30 +57,41 @@ class MessageCommunicator : public Communicator {
   void begin(const Collective& call, Ticket ticket) override;
   void finish(Ticket ticket) override;
 
- private:
   struct Job {
     Collective call;
     Ticket ticket = 0;
     const GroupOrder* order = nullptr;
     bool done = false;
   };
-  void work();
-  void run_one(const Job& job);
-  void check_neighbor(const Job& job);
-  void reduce(const Job& job);
-  void gather(const Job& job, const std::byte* own);
-  void broadcast_array(const Collective& call);
-  void meet();
+  /// On the thread: performs a collective.
+  virtual void run_one(const Job& job);
+  /// On the thread: another rank or this one has failed.
+  virtual void failed(const std::string&) {}
+  /// Called while the rank waits; returns whether it wants to be called again soon.
+  virtual bool idle() { return false; }
+
+  /// For run_one. Messages to a rank arrive in the order of the sends. They are started, and complete() waits for all.
   void send_all(int to, const std::byte* data, int64_t bytes);
   void receive_all(int from, std::byte* data, int64_t bytes);
   void complete();
+  void broadcast_to(std::span<const int> ranks, const Collective& call);
+  /// A barrier of the ranks `first`, `first + stride` and so on.
+  void meet(int first, int stride, int count);
+  /// Ends the thread. Derived classes call it when they end.
   void stop();
+
+  std::vector<std::byte> received_;  // partial sums of other ranks, of the own segment
+  std::vector<const void*> parts_;
+
+ private:
+  void work();
+  void check_neighbor(const Job& job);
+  void reduce(const Job& job);
+  void gather(const Job& job, const std::byte* own);
 
   std::unique_ptr<PointToPoint> messages_;
   MessageOptions options_;
-  std::vector<int> open_;            // messages that have not left or arrived
-  std::vector<std::byte> received_;  // partial sums of other ranks, of the own segment
-  std::vector<const void*> parts_;
+  std::vector<int> open_;  // messages that have not left or arrived
 
   std::mutex mutex_;
   std::condition_variable arrived_, finished_;

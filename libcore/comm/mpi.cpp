@@ -8,10 +8,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
+#include "libcore/comm/nodes.h"
 #include "libcore/comm/shared.h"
 #include "libcore/vendor/mpi/mpi.h"
 
@@ -90,19 +92,21 @@ std::array<char, 64> segment_name() {
 
 std::optional<LaunchedRank> launched_rank() {
   struct Variables {
-    const char *rank, *size, *local_rank, *local_size;
+    const char *rank, *size, *local_rank;
   };
   constexpr std::array<Variables, 3> kLaunchers{{
-      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-      {"PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK", "PMIX_LOCAL_SIZE"},
-      {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+      {"PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"},
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
   }};
   for (const Variables& names : kLaunchers) {
     const auto rank = number_of(names.rank), size = number_of(names.size);
     if (!rank || !size || *rank >= *size) continue;
-    // A batch script of Slurm has these variables too, but no step: there it is one process.
-    if (names.rank == kLaunchers[2].rank && std::getenv("SLURM_STEP_ID") == nullptr) continue;
-    return LaunchedRank{*rank, *size, number_of(names.local_rank).value_or(0), number_of(names.local_size).value_or(1)};
+    const bool by_srun = names.rank == kLaunchers[2].rank;
+    // A batch script of Slurm has some of these variables too, but is no step: there it is one process.
+    const char* step = std::getenv("SLURM_STEP_ID");
+    if (by_srun && (step == nullptr || std::string_view(step) == "batch")) continue;
+    return LaunchedRank{*rank, *size, number_of(names.local_rank).value_or(0), by_srun};
   }
   return std::nullopt;
 }
@@ -124,6 +128,10 @@ MpiJob::MpiJob() {
   mpi.Comm_split_type(mpi.world, mpi::kTypeShared, 0, mpi.no_info, &machine);
   mpi.Comm_rank(machine, &local_rank_);
   mpi.Comm_size(machine, &local_size_);
+  if (const auto each = number_of("GALLEY_RANKS_PER_NODE"); each && *each > 0) {
+    local_rank_ = rank_ % *each;
+    local_size_ = std::min(*each, size_ - (rank_ - local_rank_));
+  }
 }
 
 MpiJob::~MpiJob() { functions().Finalize(); }
@@ -146,36 +154,47 @@ int MpiJob::per_machine() {
 
 std::unique_ptr<PointToPoint> MpiJob::messages() { return std::make_unique<MpiMessages>(rank_, size_); }
 
-std::unique_ptr<Communicator> MpiJob::communicator(const MpiOptions& options) {
-  MessageOptions of_messages = options.messages;
-  of_messages.per_machine = per_machine();
-  auto by_messages = std::make_unique<MessageCommunicator>(messages(), of_messages);
-  if (!options.shared_memory || size_ == 1) return by_messages;
-  int32_t apart = local_size_ != size_;
-  by_messages->all_reduce("machines", &apart, &apart, 1, DType::kI32, ReduceOp::kMax);
-  if (apart != 0) return by_messages;
-  std::array<char, 64> name = segment_name();
-  by_messages->broadcast("shared memory", name.data(), static_cast<int64_t>(name.size()), DType::kI8, 0);
+/// The memory of this machine's ranks and its name, or nullptr on all ranks if a machine has no room.
+std::shared_ptr<SharedSegment> MpiJob::share_segment(Communicator& ranks, std::string& name) const {
+  const bool alone = local_size_ == size_;
+  std::array<char, 64> text = segment_name();
+  constexpr auto kLength = static_cast<int64_t>(text.size());
   std::shared_ptr<SharedSegment> segment;
   const auto attempt = [&](auto&& make) {
     try {
       segment = make();
     } catch (const Error& error) {
+      text[0] = '\0';
       log(LogLevel::kWarning, error.message() + "; ranks send messages instead, which is slower");
     }
   };
-  if (rank_ == 0) {
-    attempt([&] { return SharedSegment::create(name.data(), shared_board_bytes(size_)); });
-    if (segment != nullptr) create_shared_board(*segment, size_);
+  if (local_rank_ == 0) {
+    attempt([&] { return SharedSegment::create(text.data(), alone ? shared_board_bytes(size_) : shared_pair_bytes(local_size_)); });
+    if (segment != nullptr) (alone ? create_shared_board : create_shared_pair)(*segment, local_size_);
+    for (int r = 1; r < local_size_; ++r) ranks.send("shared memory", text.data(), kLength, DType::kI8, rank_ + r);
+  } else {
+    ranks.receive("shared memory", text.data(), kLength, DType::kI8, rank_ - local_rank_);
+    if (text[0] != '\0') attempt([&] { return SharedSegment::open(text.data()); });
   }
   int32_t failed = segment == nullptr;
-  by_messages->broadcast("shared memory", &failed, 1, DType::kI32, 0);
-  if (failed == 0 && rank_ != 0) attempt([&] { return SharedSegment::open(name.data()); });
-  failed = segment == nullptr;
-  by_messages->all_reduce("shared memory", &failed, &failed, 1, DType::kI32, ReduceOp::kMax);
-  if (rank_ == 0 && segment != nullptr) segment->remove_name();
-  if (failed != 0) return by_messages;
-  return shared_communicator(std::move(segment), name.data(), rank_, options.direct);
+  ranks.all_reduce("shared memory", &failed, &failed, 1, DType::kI32, ReduceOp::kMax);
+  if (local_rank_ == 0 && segment != nullptr) segment->remove_name();
+  name = text.data();
+  return failed != 0 ? nullptr : segment;
+}
+
+std::unique_ptr<Communicator> MpiJob::communicator(const MpiOptions& options) {
+  MessageOptions of_messages = options.messages;
+  of_messages.per_machine = per_machine();
+  auto by_messages = std::make_unique<MessageCommunicator>(messages(), of_messages);
+  if (!options.shared_memory || size_ == 1 || of_messages.per_machine <= 1) return by_messages;
+  std::string name;
+  std::shared_ptr<SharedSegment> segment = share_segment(*by_messages, name);
+  if (segment == nullptr) return by_messages;
+  if (local_size_ == size_) return shared_communicator(std::move(segment), name, rank_, options.direct);
+  DirectOptions direct = options.direct;
+  direct.first_rank = rank_ - local_rank_;
+  return node_communicator(shared_pair(std::move(segment), name, local_rank_, direct), messages(), of_messages);
 }
 
 void MpiJob::abort(int code) {

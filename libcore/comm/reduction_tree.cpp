@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
@@ -52,10 +53,12 @@ void combine(const T* a, const T* b, T* result, int64_t count, ReduceOp op) {
 }
 
 /// Elements [begin, end) through the whole tree.
-template <class Type>
+template <class Type, class Result>
 void reduce_block(std::span<const int> program, std::span<const void* const> parts, void* result, int64_t begin, int64_t end, ReduceOp op) {
   using Stored = typename Type::Stored;
   using Sum = typename Type::Sum;
+  using To = typename Result::Stored;
+  static_assert(std::is_same_v<Sum, typename Result::Sum>);
   alignas(64) std::array<std::array<Sum, kBlock>, kMaxDepth> buffers;
   std::array<const Sum*, kMaxDepth> stack;
   const int64_t count = end - begin;
@@ -74,25 +77,25 @@ void reduce_block(std::span<const int> program, std::span<const void* const> par
     }
     --top;
     Sum* to = buffers[top - 1].data();
-    if constexpr (!Type::kConverts) {
-      if (at + 1 == program.size()) to = static_cast<Stored*>(result) + begin;
+    if constexpr (!Result::kConverts) {
+      if (at + 1 == program.size()) to = static_cast<To*>(result) + begin;
     }
     combine(stack[top - 1], stack[top], to, count, op);
     stack[top - 1] = to;
   }
-  auto* to = static_cast<Stored*>(result) + begin;
-  if constexpr (Type::kConverts) {
-    for (int64_t i = 0; i < count; ++i) to[i] = Type::store(stack[0][i]);
+  auto* to = static_cast<To*>(result) + begin;
+  if constexpr (Result::kConverts) {
+    for (int64_t i = 0; i < count; ++i) to[i] = Result::store(stack[0][i]);
   } else if (stack[0] != to) {
-    std::memmove(to, stack[0], static_cast<size_t>(count) * sizeof(Stored));  // a tree of one partial sum
+    std::memmove(to, stack[0], static_cast<size_t>(count) * sizeof(To));  // a tree of one partial sum
   }
 }
 
-template <class Type>
+template <class Type, class Result = Type>
 void reduce_all(std::span<const int> program, std::span<const void* const> parts, void* result, int64_t count, ReduceOp op) {
   parallel_for(count, kGrain, [&](int64_t first, int64_t last) {
     for (int64_t begin = first; begin < last; begin += kBlock)
-      reduce_block<Type>(program, parts, result, begin, std::min(last, begin + kBlock), op);
+      reduce_block<Type, Result>(program, parts, result, begin, std::min(last, begin + kBlock), op);
   });
 }
 
@@ -165,10 +168,20 @@ int ReductionTree::most_partials() const {
   return most;
 }
 
-void ReductionTree::reduce(std::span<const void* const> parts, void* result, int64_t count, DType dtype, ReduceOp op) const {
+DType sum_dtype(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 ? DType::kF32 : dtype; }
+
+void ReductionTree::reduce(std::span<const void* const> parts, void* result, int64_t count, DType from, DType to, ReduceOp op) const {
   GALLEY_ASSERT(parts.size() == partials_.size());
-  switch (dtype) {
-    case DType::kF32: return reduce_all<Identity<float>>(program_, parts, result, count, op);
+  using F32 = Identity<float>;
+  if (from != to) {
+    GALLEY_ASSERT(sum_dtype(from) == to || sum_dtype(to) == from, from, " and ", to);
+    if (from == DType::kBF16) return reduce_all<Bf16, F32>(program_, parts, result, count, op);
+    if (from == DType::kF16) return reduce_all<F16, F32>(program_, parts, result, count, op);
+    if (to == DType::kBF16) return reduce_all<F32, Bf16>(program_, parts, result, count, op);
+    return reduce_all<F32, F16>(program_, parts, result, count, op);
+  }
+  switch (from) {
+    case DType::kF32: return reduce_all<F32>(program_, parts, result, count, op);
     case DType::kF64: return reduce_all<Identity<double>>(program_, parts, result, count, op);
     case DType::kF16: return reduce_all<F16>(program_, parts, result, count, op);
     case DType::kBF16: return reduce_all<Bf16>(program_, parts, result, count, op);
@@ -176,7 +189,7 @@ void ReductionTree::reduce(std::span<const void* const> parts, void* result, int
     case DType::kI32: return reduce_all<Identity<int32_t>>(program_, parts, result, count, op);
     default: break;
   }
-  GALLEY_ASSERT(false, "elements of type ", dtype, " cannot be reduced");
+  GALLEY_ASSERT(false, "elements of type ", from, " cannot be reduced");
 }
 
 }  // namespace galley

@@ -41,7 +41,12 @@ class ReductionTree {
 
   /// result[i] = the sum over the tree of parts[p][i], p in the order of all partial sums. 16-bit floats are added in f32 and rounded once.
   /// `result` may be one of the parts, no other overlap is allowed. Runs on the compute threads of the caller.
-  void reduce(std::span<const void* const> parts, void* result, int64_t count, DType dtype, ReduceOp op) const;
+  void reduce(std::span<const void* const> parts, void* result, int64_t count, DType dtype, ReduceOp op) const {
+    reduce(parts, result, count, dtype, dtype, op);
+  }
+  /// The same with a result of another type. `from` and `to` are equal, or one is sum_dtype of the other: sums of 16-bit floats that are
+  /// part of a larger sum stay f32.
+  void reduce(std::span<const void* const> parts, void* result, int64_t count, DType from, DType to, ReduceOp op) const;
 
  private:
   void build(LeafRange node);
@@ -55,5 +60,7 @@ class ReductionTree {
 
 /// Whether elements of that type can be reduced: f32, f64, f16, bf16, i64, i32.
 bool is_reducible(DType dtype);
+/// The type in which elements are added: f32 for 16-bit floats, else their own.
+DType sum_dtype(DType dtype);
 
 }  // namespace galley

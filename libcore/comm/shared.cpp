@@ -6,13 +6,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
-#include <vector>
 
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
@@ -51,15 +52,42 @@ void reserve_pages(int file, int64_t begin, int64_t bytes) {
        "; a container gets more with --shm-size");
 }
 
+/// Memory that ranks of a machine share, in segments that are allocated one after the other. One thread adds, others may look up.
+class SharedRegions {
+ public:
+  struct Region {
+    std::shared_ptr<SharedSegment> segment;
+    std::byte* base = nullptr;
+    int64_t each = 0;   // from the memory of a rank to that of the next; 0: all have the same
+    int64_t bytes = 0;  // of a rank
+  };
+  size_t count() const { return count_.load(std::memory_order_acquire); }
+  bool full() const { return count() == regions_.size(); }
+  const Region& at(size_t i) const { return regions_[i]; }
+  const Region& add(Region region) {
+    const size_t last = count();
+    regions_[last] = std::move(region);
+    count_.store(last + 1, std::memory_order_release);
+    return regions_[last];
+  }
+
+ private:
+  std::array<Region, 4096> regions_;
+  std::atomic<size_t> count_{0};
+};
+
 class SharedCommunicator : public DirectCommunicator {
  public:
-  SharedCommunicator(std::shared_ptr<SharedSegment> segment, std::string name, int rank, const DirectOptions& options)
-      : DirectCommunicator(*Board::open(segment->data()), rank, options, false), name_(std::move(name)) {
-    const int64_t head = aligned(Board::bytes(size()));
-    std::byte* staging = segment->data() + head;
-    regions_.push_back({std::move(segment), staging, staging_bytes(size()), staging_bytes(size())});
-  }
+  /// `board`: where it begins in the segment, followed by the staging memory.
+  SharedCommunicator(std::shared_ptr<SharedSegment> segment, int64_t board, std::shared_ptr<SharedRegions> regions, std::string name,
+                     int rank, const DirectOptions& options)
+      : DirectCommunicator(*Board::open(segment->data() + board), rank, options, false),
+        segment_(std::move(segment)),
+        staging_(segment_->data() + board + aligned(Board::bytes(size()))),
+        regions_(std::move(regions)),
+        name_(std::move(name)) {}
   std::string transport() const override { return std::string(kSharedMemory); }
+  int sharing_memory() const override { return size(); }
 
   static int64_t board_bytes(int ranks) { return aligned(Board::bytes(ranks)) + ranks * staging_bytes(ranks); }
 
@@ -68,38 +96,36 @@ class SharedCommunicator : public DirectCommunicator {
     return region == nullptr ? Communicator::allocate(bytes)
                              : std::shared_ptr<std::byte>(region->segment, region->base + rank() * region->each);
   }
-  /// Allocates memory that all ranks share. Returns nullptr if /dev/shm is too small.
-  std::shared_ptr<std::byte> allocate_common(int64_t bytes) {
+  std::shared_ptr<std::byte> allocate_common(int64_t bytes) override {
     const Region* region = add_region(bytes, true);
     return region == nullptr ? nullptr : std::shared_ptr<std::byte>(region->segment, region->base);
   }
 
  protected:
+  /// Region 0 is the staging memory.
   Place64 place_of(const void* address) const override {
     const auto* at = static_cast<const std::byte*>(address);
-    for (size_t i = 0; i < regions_.size(); ++i) {
-      const std::byte* own = regions_[i].base + rank() * regions_[i].each;
-      if (at >= own && at < own + regions_[i].bytes) return {.region = static_cast<int32_t>(i), .base = static_cast<uint64_t>(at - own)};
+    for (size_t i = 0; i < regions_->count(); ++i) {
+      const Region& region = regions_->at(i);
+      const std::byte* own = region.base + rank() * region.each;
+      if (at >= own && at < own + region.bytes) return {.region = static_cast<int32_t>(i) + 1, .base = static_cast<uint64_t>(at - own)};
     }
     return {.region = kNone};
   }
   std::byte* address_of(int rank, const Place64& place) const override {
-    const Region& region = regions_[static_cast<size_t>(place.region)];
+    if (place.region == 0) return staging_ + rank * staging_bytes(size()) + place.base;
+    const Region& region = regions_->at(static_cast<size_t>(place.region) - 1);
     return region.base + rank * region.each + place.base;
   }
 
  private:
-  struct Region {
-    std::shared_ptr<SharedSegment> segment;
-    std::byte* base;
-    int64_t each;   // from the memory of a rank to that of the next; 0: all have the same
-    int64_t bytes;  // of a rank
-  };
+  using Region = SharedRegions::Region;
   /// nullptr on all ranks if one of them finds no room for its part. The last rank reserves common memory.
   const Region* add_region(int64_t bytes, bool common) {
     int64_t each = aligned(std::max<int64_t>(bytes, 1));
     all_reduce("shared memory", &each, &each, 1, DType::kI64, ReduceOp::kMax);
-    const std::string name = cat(name_, "-", regions_.size());
+    if (regions_->full()) return nullptr;
+    const std::string name = cat(name_, "-", regions_->count());
     std::shared_ptr<SharedSegment> segment;
     std::string problem;
     const auto attempt = [&](auto&& make) {
@@ -125,12 +151,13 @@ class SharedCommunicator : public DirectCommunicator {
       return nullptr;
     }
     std::byte* base = segment->data();
-    regions_.push_back({segment, base, common ? 0 : each, each});
-    return &regions_.back();
+    return &regions_->add({segment, base, common ? 0 : each, each});
   }
 
+  std::shared_ptr<SharedSegment> segment_;
+  std::byte* staging_;
+  std::shared_ptr<SharedRegions> regions_;
   std::string name_;
-  std::vector<Region> regions_;  // the first is the staging memory
 };
 
 }  // namespace
@@ -213,14 +240,24 @@ void create_shared_board(SharedSegment& segment, int ranks) {
   Board::create(segment.data(), ranks);
 }
 
-std::shared_ptr<std::byte> allocate_common(Communicator& ranks, int64_t bytes) {
-  auto* shared = dynamic_cast<SharedCommunicator*>(&ranks);
-  return shared == nullptr ? nullptr : shared->allocate_common(bytes);
-}
-
 std::unique_ptr<Communicator> shared_communicator(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank,
                                                   const DirectOptions& options) {
-  return std::make_unique<SharedCommunicator>(std::move(segment), name, rank, options);
+  return std::make_unique<SharedCommunicator>(std::move(segment), 0, std::make_shared<SharedRegions>(), name, rank, options);
+}
+
+int64_t shared_pair_bytes(int ranks) { return 2 * shared_board_bytes(ranks); }
+
+void create_shared_pair(SharedSegment& segment, int ranks) {
+  GALLEY_ASSERT(segment.bytes() >= shared_pair_bytes(ranks));
+  Board::create(segment.data(), ranks);
+  Board::create(segment.data() + shared_board_bytes(ranks), ranks);
+}
+
+SharedPair shared_pair(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank, const DirectOptions& options) {
+  const auto regions = std::make_shared<SharedRegions>();
+  const int64_t second = shared_board_bytes(Board::open(segment->data())->ranks());
+  return {std::make_unique<SharedCommunicator>(segment, 0, regions, name, rank, options),
+          std::make_unique<SharedCommunicator>(segment, second, regions, name, rank, options)};
 }
 
 }  // namespace galley

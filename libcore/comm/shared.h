@@ -50,12 +50,17 @@ class SharedSegment {
 int64_t shared_board_bytes(int ranks);
 /// Prepares a new segment for that many ranks.
 void create_shared_board(SharedSegment& segment, int ranks);
-/// Allocates memory that all ranks share, for outputs of gathers: a collective writes it once, and all ranks may read it until the next
-/// gather into it starts. Returns nullptr if the ranks do not share memory or, with a warning, if /dev/shm is too small. All ranks call it.
-std::shared_ptr<std::byte> allocate_common(Communicator& ranks, int64_t bytes);
 /// The communicator of a rank. All ranks pass the same segment, which `create_shared_board` prepared before. `name` is the segment's;
 /// `allocate` derives the names of further segments from it.
 std::unique_ptr<Communicator> shared_communicator(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank,
                                                   const DirectOptions& options = {});
+
+/// Two communicators of a rank, for two threads. Both reach what is allocated through the first one.
+struct SharedPair {
+  std::unique_ptr<DirectCommunicator> first, second;
+};
+int64_t shared_pair_bytes(int ranks);
+void create_shared_pair(SharedSegment& segment, int ranks);
+SharedPair shared_pair(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank, const DirectOptions& options = {});
 
 }  // namespace galley

@@ -53,6 +53,7 @@ void Recorder::clear() {
   recording_.steps.clear();
   recording_.nodes.clear();
   recording_.waits.clear();
+  recording_.communication.clear();
   marks_.clear();
 }
 
@@ -65,6 +66,10 @@ void Recorder::after(const Program& program, const Step& step, const NodeOutputs
 }
 
 void Recorder::fetched(int64_t begin_ns, int64_t end_ns) { recording_.waits.push_back({begin_ns, end_ns}); }
+
+void Recorder::communicated(const std::string& what, int64_t begin_ns, int64_t end_ns) {
+  recording_.communication.push_back({what, begin_ns, end_ns});
+}
 
 int32_t Recorder::index_of(const Program& program) {
   size_t i = 0;

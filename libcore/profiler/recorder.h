@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "libcore/runtime/execution.h"
@@ -21,6 +22,12 @@ struct WaitEvent {
   int64_t begin_ns = 0, end_ns = 0;
 };
 
+/// A collective or a message between programs.
+struct CommunicationEvent {
+  std::string what;
+  int64_t begin_ns = 0, end_ns = 0;
+};
+
 /// One step: an update, or a forward pass.
 struct StepMark {
   int64_t number = 0;
@@ -35,6 +42,7 @@ struct Recording {
   std::vector<StepMark> steps;
   std::vector<NodeEvent> nodes;
   std::vector<WaitEvent> waits;  // waiting for data
+  std::vector<CommunicationEvent> communication;
 };
 
 class Recorder final : public NodeObserver {
@@ -49,6 +57,7 @@ class Recorder final : public NodeObserver {
   void before(const Program& program, const Step& step, Stream& stream) override;
   void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
   void fetched(int64_t begin_ns, int64_t end_ns) override;
+  void communicated(const std::string& what, int64_t begin_ns, int64_t end_ns) override;
 
  private:
   int32_t index_of(const Program& program);

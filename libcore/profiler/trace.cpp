@@ -129,36 +129,42 @@ class TraceWriter {
   /// A lane for collectives, from the begin of the start to the end of the wait; more lanes where several run at the same time. As
   /// counters, they are left out where the file would be half full with them.
   void add_collectives() {
+    std::vector<CommunicationEvent> events = recording_.communication;
+    for (const StepMark& step : recording_.steps) add_collectives_of_programs(step, events);
+    std::stable_sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
     std::vector<Line> lines;
     int64_t bytes = 0;
-    for (const StepMark& step : recording_.steps) {
-      std::map<std::pair<int32_t, ValueId>, int64_t> begins;  // by program and the value that stands for the collective
-      for (size_t e = step.first_node; e < step.end_node; ++e) {
-        const NodeEvent& event = recording_.nodes[e];
-        const Program& program = *recording_.programs[static_cast<size_t>(event.program)];
-        const Node& node = program.graph().nodes()[static_cast<size_t>(program.steps()[static_cast<size_t>(event.step)].node)];
-        if (starts_collective(node)) begins[{event.program, node.outputs[0]}] = event.begin_ns;
-        if (!waits_for_collective(node)) continue;
-        const auto began = begins.find({event.program, node.inputs[0]});
-        if (began == begins.end()) continue;
-        lines.push_back(collective_line(node, began->second, event.end_ns));
-        bytes += static_cast<int64_t>(lines.back().text.size()) + 2;
-      }
+    for (const CommunicationEvent& event : events) {
+      lines.push_back(collective_line(event));
+      bytes += static_cast<int64_t>(lines.back().text.size()) + 2;
     }
     if (bytes_ + bytes + kFrame >= options_.max_bytes / 2) return lane_ends_.clear();
     for (Line& line : lines) put(line.begin_ns, line.duration_ns, std::move(line.text));
   }
 
-  Line collective_line(const Node& node, int64_t begin_ns, int64_t end_ns) {
+  void add_collectives_of_programs(const StepMark& step, std::vector<CommunicationEvent>& events) const {
+    std::map<std::pair<int32_t, ValueId>, int64_t> begins;  // by program and the value that stands for the collective
+    for (size_t e = step.first_node; e < step.end_node; ++e) {
+      const NodeEvent& event = recording_.nodes[e];
+      const Program& program = *recording_.programs[static_cast<size_t>(event.program)];
+      const Node& node = program.graph().nodes()[static_cast<size_t>(program.steps()[static_cast<size_t>(event.step)].node)];
+      if (starts_collective(node)) begins[{event.program, node.outputs[0]}] = event.begin_ns;
+      if (!waits_for_collective(node)) continue;
+      const auto began = begins.find({event.program, node.inputs[0]});
+      if (began == begins.end()) continue;
+      const std::string_view kind = node.op->name.substr(0, node.op->name.rfind('_'));
+      events.push_back({cat(kind, " ", collective_name(node)), began->second, event.end_ns});
+    }
+  }
+
+  Line collective_line(const CommunicationEvent& event) {
     size_t lane = 0;
-    while (lane < lane_ends_.size() && lane_ends_[lane] > begin_ns) ++lane;
+    while (lane < lane_ends_.size() && lane_ends_[lane] > event.begin_ns) ++lane;
     lane_ends_.resize(std::max(lane_ends_.size(), lane + 1));
-    lane_ends_[lane] = end_ns;
-    const std::string kind(node.op->name.substr(0, node.op->name.rfind('_')));
-    const int64_t begin = begin_ns - origin_, duration = end_ns - begin_ns;
+    lane_ends_[lane] = event.end_ns;
+    const int64_t begin = event.begin_ns - origin_, duration = event.end_ns - event.begin_ns;
     return {begin, duration,
-            complete(json_string(cat(kind, " ", collective_name(node))), "collective", kCollectiveThread + static_cast<int>(lane), begin,
-                     duration, "")};
+            complete(json_string(event.what), "collective", kCollectiveThread + static_cast<int>(lane), begin, duration, "")};
   }
 
   /// Adds the planned memory of one step, at points where the sum changes by 1/100 of its peak, and the measured memory at its end.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,15 @@ class NodeObserver {
   virtual void after_run(const Program&) {}
   /// Called by the code that loads data for the next run, with begin and end of its waiting time, in nanoseconds of the steady clock.
   virtual void fetched(int64_t begin_ns, int64_t end_ns) { static_cast<void>(begin_ns), static_cast<void>(end_ns); }
+  /// Called by the code that runs collectives or messages between programs: "all_reduce grads.bucket3".
+  virtual void communicated(const std::string& what, int64_t begin_ns, int64_t end_ns) {
+    static_cast<void>(what), static_cast<void>(begin_ns), static_cast<void>(end_ns);
+  }
 };
+
+/// The steady clock in nanoseconds, and what began then and ends now: NodeObserver::communicated, if there is an observer.
+int64_t communication_ns();
+void report_communication(NodeObserver* observer, const std::string& what, int64_t begin_ns);
 
 /// Measures nodes with two events of the stream each. Events are reused, so that marking a run allocates nothing if an earlier run had as
 /// many nodes.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "libcore/runtime/execution.h"
@@ -128,6 +129,14 @@ std::vector<NodeTimer::Row> NodeTimer::by_op() const {
   for (auto& [key, row] : sums) rows.push_back(std::move(row));
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
   return rows;
+}
+
+int64_t communication_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void report_communication(NodeObserver* observer, const std::string& what, int64_t begin_ns) {
+  if (observer != nullptr) observer->communicated(what, begin_ns, communication_ns());
 }
 
 }  // namespace galley

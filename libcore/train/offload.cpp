@@ -79,6 +79,10 @@ void Offload::after_run(const Program& program) {
   used_ = 0;
 }
 
+void Offload::communicated(const std::string& what, int64_t begin_ns, int64_t end_ns) {
+  if (inner_ != nullptr) inner_->communicated(what, begin_ns, end_ns);
+}
+
 void Offload::fetched(int64_t begin_ns, int64_t end_ns) {
   if (inner_ != nullptr) inner_->fetched(begin_ns, end_ns);
 }

@@ -45,6 +45,7 @@ class Offload : public NodeObserver {
   void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
   void after_run(const Program& program) override;
   void fetched(int64_t begin_ns, int64_t end_ns) override;
+  void communicated(const std::string& what, int64_t begin_ns, int64_t end_ns) override;
 
  private:
   bool is_offloaded(const ValueInfo& value) const;

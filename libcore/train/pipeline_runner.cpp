@@ -94,6 +94,7 @@ void PipelineRunner::send(const StageMessage& message, int64_t micro_batch, cons
     mailbox_[{message.name, micro_batch}] = copy;
     return;
   }
+  const int64_t begin = communication_ns();
   Sent sent;
   sent.key = std::make_unique<int64_t[]>(2);
   sent.key[0] = number_of(message.name);
@@ -110,10 +111,17 @@ void PipelineRunner::send(const StageMessage& message, int64_t micro_batch, cons
                             .peer = to});
   sent_.push_back(std::move(sent));
   constexpr size_t kMostSent = 60;
-  if (sent_.size() < kMostSent) return;
-  ranks_.wait(sent_.front().header);
-  ranks_.wait(sent_.front().body);
-  sent_.erase(sent_.begin());
+  if (sent_.size() >= kMostSent) {
+    ranks_.wait(sent_.front().header);
+    ranks_.wait(sent_.front().body);
+    sent_.erase(sent_.begin());
+  }
+  report_message("send ", message, micro_batch, begin);
+}
+
+/// Of messages that are sent, the time that the rank takes for them; of those that it receives, its waiting.
+void PipelineRunner::report_message(const char* kind, const StageMessage& message, int64_t micro_batch, int64_t begin_ns) const {
+  if (observer_ != nullptr) report_communication(observer_, cat(kind, message.name, " of micro-batch ", micro_batch), begin_ns);
 }
 
 void PipelineRunner::receive(const StageMessage& message, int64_t micro_batch) {
@@ -121,6 +129,7 @@ void PipelineRunner::receive(const StageMessage& message, int64_t micro_batch) {
     const int from = rank_of(message.peer);
     GALLEY_ASSERT(from != ranks_.rank(), message.name, " of micro-batch ", micro_batch, " is missing");
     std::array<int64_t, 2> key{};
+    const int64_t begin = communication_ns();
     ranks_.receive("stage", key.data(), 2, DType::kI64, from);
     const auto found =
         std::find_if(incoming_.begin(), incoming_.end(), [&](const StageMessage& each) { return number_of(each.name) == key[0]; });
@@ -128,6 +137,7 @@ void PipelineRunner::receive(const StageMessage& message, int64_t micro_batch) {
     Tensor values(found->type.dtype, found->type.shape);
     ranks_.receive("stage", values.data(), values.bytes(), DType::kI8, from);
     mailbox_[{found->name, key[1]}] = values;
+    report_message("receive ", *found, key[1], begin);
   }
 }
 
@@ -179,6 +189,7 @@ void PipelineRunner::backward(const PipelineAction& action, const ReplicaInput& 
 void PipelineRunner::run(std::span<const ReplicaInput> inputs, const std::function<void(Execution&, const ReplicaInput&)>& feed,
                          NodeObserver* observer) {
   feed_ = &feed;
+  observer_ = observer;
   for (Summed& summed : summed_) summed.sums->clear();
   const RankScope alone(nullptr);
   for (const PipelineAction& action : actions_[static_cast<size_t>(place_.stage)].actions) {
@@ -187,15 +198,17 @@ void PipelineRunner::run(std::span<const ReplicaInput> inputs, const std::functi
     NodeObserver* watches = action.micro_batch == 0 ? observer : nullptr;
     action.kind == PipelineActionKind::kForward ? forward(action, input, watches) : backward(action, input, watches);
   }
+  const int64_t begin = communication_ns();
   for (Sent& sent : sent_) {
     ranks_.wait(sent.header);
     ranks_.wait(sent.body);
   }
+  if (!sent_.empty()) report_communication(observer_, "wait for receivers", begin);
   sent_.clear();
   GALLEY_ASSERT(mailbox_.empty());
 }
 
-void PipelineRunner::reduce() {
+void PipelineRunner::reduce(NodeObserver* observer) {
   // The order of sum_leaves, among the copies of the stage with the losses; the other stages add zeros of their own.
   const RankGroup copies{1, place_.copies};
   const LeafRange own = this->own();
@@ -209,6 +222,7 @@ void PipelineRunner::reduce() {
   }
   const auto sum = [&](std::string_view name, DType dtype, void* array, int64_t count) {
     if (place_.copies == 1) return;
+    const int64_t begin = communication_ns();
     ranks_.run({.kind = CollectiveKind::kAllReduce,
                 .dtype = dtype,
                 .name = name,
@@ -218,10 +232,13 @@ void PipelineRunner::reduce() {
                 .leaves = tree_.leaves(),
                 .of_group = true,
                 .group = copies});
+    report_communication(observer, cat("all_reduce ", name), begin);
   };
   sum("loss", DType::kF64, sums.data(), std::ssize(losses_sum_));
   std::copy_n(sums.begin(), losses_sum_.size(), losses_sum_.begin());
+  const int64_t begin = communication_ns();
   ranks_.broadcast("loss", losses_sum_.data(), std::ssize(losses_sum_), DType::kF64, loss_stage_ * place_.copies);
+  report_communication(observer, "broadcast loss", begin);
   for (Summed& summed : summed_) sum("grads.stage", DType::kF32, summed.memory.get(), summed.of.elements);
 }
 

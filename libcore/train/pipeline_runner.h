@@ -55,7 +55,7 @@ class PipelineRunner {
   /// `inputs`: of the rank's micro-batches.
   void run(std::span<const ReplicaInput> inputs, const std::function<void(Execution&, const ReplicaInput&)>& feed, NodeObserver* observer);
   /// Sums over the copies of each stage, and gives all ranks the losses.
-  void reduce();
+  void reduce(NodeObserver* observer);
   double loss(size_t index) const { return losses_sum_[index]; }
   /// The sum of an output of this stage.
   Tensor sum(const std::string& output) const;
@@ -81,6 +81,7 @@ class PipelineRunner {
   void send(const StageMessage& message, int64_t micro_batch, const Tensor& values);
   /// Receives messages until that value of the micro-batch is there.
   void receive(const StageMessage& message, int64_t micro_batch);
+  void report_message(const char* kind, const StageMessage& message, int64_t micro_batch, int64_t begin_ns) const;
   int rank_of(int part) const { return place_.rank_of(part % place_.stages); }
   bool has_losses(const Execution& execution) const;
 
@@ -100,6 +101,7 @@ class PipelineRunner {
   std::vector<std::vector<double>> losses_;
   std::vector<double> losses_sum_;
   const std::function<void(Execution&, const ReplicaInput&)>* feed_ = nullptr;
+  NodeObserver* observer_ = nullptr;  // of messages
 };
 
 }  // namespace galley

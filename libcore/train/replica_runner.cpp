@@ -236,16 +236,20 @@ void ReplicaRunner::run(std::span<const ReplicaInput> inputs, const std::functio
              });
 }
 
-void ReplicaRunner::reduce() {
+void ReplicaRunner::reduce(NodeObserver* observer) {
   std::vector<const double*> leaves;
   for (const std::vector<double>& own : losses_) leaves.push_back(own.data());
+  const int64_t first = communication_ns();
   sum_leaves(options_.ranks, "loss", tree_, leaves, losses_sum_);
   if (options_.ranks == nullptr) return;
+  report_communication(observer, "all_reduce loss", first);
   const ShardGroups& shards = options_.shards;
   std::vector<Ticket> tickets;
+  std::vector<int64_t> begins;
   for (const Summed& summed : summed_) {
     auto* array = reinterpret_cast<float*>(summed.memory.get());
     void* range = array + summed.elements / shards.ranks * shards.rank;
+    begins.push_back(communication_ns());
     tickets.push_back(options_.ranks->start({.kind = summed.scattered ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce,
                                              .name = summed.name,
                                              .input = array,
@@ -256,9 +260,13 @@ void ReplicaRunner::reduce() {
                                              .leaves = tree_.leaves(),
                                              .group = {1, summed.scattered ? shards.ranks : ranks_}}));
   }
-  for (const Ticket ticket : tickets) options_.ranks->wait(ticket);
+  for (size_t i = 0; i < tickets.size(); ++i) {
+    options_.ranks->wait(tickets[i]);
+    report_communication(observer, cat(summed_[i].scattered ? "reduce_scatter " : "all_reduce ", summed_[i].name), begins[i]);
+  }
   for (const Summed& summed : summed_) {
     if (!summed.group) continue;
+    const int64_t begin = communication_ns();
     const int64_t elements = summed.elements / shards.ranks;
     options_.ranks->run({.kind = CollectiveKind::kAllReduce,
                          .name = summed.name,
@@ -267,6 +275,7 @@ void ReplicaRunner::reduce() {
                          .count = elements,
                          .leaves = tree_.leaves(),
                          .group = {shards.ranks, shards.copies}});
+    report_communication(observer, cat("all_reduce ", summed.name, " between groups"), begin);
   }
 }
 

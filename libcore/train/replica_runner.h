@@ -100,7 +100,7 @@ class ReplicaRunner {
   void run(std::span<const ReplicaInput> inputs, const std::function<void(Execution&, const ReplicaInput&)>& feed, NodeObserver* observer);
   /// Adds the results of all ranks, with hybrid first those of the ranks that divide arrays. After it: the sums of the losses, of a bucket
   /// (of all of it, or of this rank's range), of the statistics.
-  void reduce();
+  void reduce(NodeObserver* observer);
   double loss(size_t index) const { return losses_sum_[index]; }
   Tensor sum(size_t bucket) const;
   Tensor statistics() const;

@@ -279,7 +279,7 @@ TrainStep::Outcome TrainStep::run_replicas(int64_t step, const std::function<con
   };
   const auto compute = [&](auto& runner) {
     runner.run(inputs, feed, observer);
-    runner.reduce();
+    runner.reduce(observer);
     outcome.loss = runner.loss(0);
     for (size_t i = 0; i < losses_.size(); ++i) outcome.losses.emplace_back(losses_[i], runner.loss(1 + i));
   };

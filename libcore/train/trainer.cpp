@@ -59,7 +59,7 @@ void Trainer::State::share_scratch() {
   engine->arena()->adopt(std::move(memory), bytes);
   common = agreed("scratch", common);
   if (common == 0) return;
-  if (std::shared_ptr<std::byte> gathered = allocate_common(*options.ranks, common)) {
+  if (std::shared_ptr<std::byte> gathered = options.ranks->allocate_common(common)) {
     if (writes()) use_huge_pages(gathered.get(), common);
     engine->arena()->adopt_common(std::move(gathered), common);
   }

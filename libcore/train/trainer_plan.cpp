@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "libcore/base/resident_memory.h"
-#include "libcore/comm/shared.h"
 #include "libcore/dist/simulate.h"
 #include "libcore/ops/collective.h"
 #include "libcore/train/mesh_state.h"
@@ -227,6 +226,12 @@ void Trainer::State::plan_peak() {
   for (const ParameterSpec& spec : update->parameters()) {
     if (stages) writing = std::max(writing, 2 * spec.type.bytes());  // of another stage, and the copy that is sent
   }
+  if (const Communicator* matrices = tensor_ranks()) {  // the whole of one, the own part, and that of another rank
+    for (const ParameterSpec& spec : update->parameters()) {
+      if (update->divisions().count(spec.name) == 0) continue;
+      writing = std::max(writing, spec.type.bytes() + 2 * spec.type.bytes() / matrices->size());
+    }
+  }
   if (gathers_parameters()) {  // one unit at a time is whole on each rank, and one of its parameters on rank 0
     for (const GradientBucket& unit : *update->shards()) {
       int64_t largest = 0;
@@ -237,7 +242,10 @@ void Trainer::State::plan_peak() {
   }
   plan.base_bytes += std::max(evaluation, writing);
   // Of the scratch memory of other processes on this machine, a rank maps its segments.
-  if (shares_scratch()) plan.base_bytes += reached_bytes(update->program()) / rank_count() * (rank_count() - 1);
+  if (shares_scratch()) {
+    const int sharing = options.ranks->sharing_memory();
+    plan.base_bytes += reached_bytes(update->program()) / sharing * (sharing - 1);
+  }
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
 }
 
@@ -255,7 +263,7 @@ std::pair<int64_t, int64_t> Trainer::State::arena_bytes() const {
 
 /// Threads reach all memory anyway; replicas have sums that are shared.
 bool Trainer::State::shares_scratch() const {
-  return rank_count() > 1 && replicas == 0 && engine->backend().device().is_host() && options.ranks->transport() == kSharedMemory;
+  return rank_count() > 1 && replicas == 0 && engine->backend().device().is_host() && options.ranks->sharing_memory() > 1;
 }
 
 }  // namespace galley

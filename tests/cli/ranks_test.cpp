@@ -82,26 +82,35 @@ TEST(Ranks, TrainingHasTheSameBitsOnThreadsAndUnderMpirun) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const Outcome one = run("galley-train", {recipe, "-o", folder + "/one"});
   ASSERT_EQ(one.code, 0) << one.err;
-  for (const std::string strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
-    const std::string in_threads = folder + "/threads_" + strategy, in_processes = folder + "/processes_" + strategy;
-    const Outcome threads = run("galley-train", {recipe, "-o", in_threads, "--simulate-ranks", "2", "sharding=" + strategy});
+  struct Case {
+    std::string strategy, threads;
+    int ranks;  // 4: as if on two machines, which are the groups of hybrid
+  };
+  for (const auto& [strategy, of_threads, ranks] :
+       {Case{"zero1", "zero1", 2}, Case{"zero2", "zero2", 2}, Case{"fsdp", "fsdp", 2}, Case{"ddp", "ddp", 4}, Case{"fsdp", "fsdp", 4},
+        Case{"hybrid", "{strategy: hybrid, mesh: {data: 2, shard: 2}}", 4}}) {
+    const std::string number = std::to_string(ranks), name = strategy + number;
+    const std::string in_threads = folder + "/threads_" + name, in_processes = folder + "/processes_" + name;
+    const Outcome threads = run("galley-train", {recipe, "-o", in_threads, "--simulate-ranks", number, "sharding=" + of_threads});
     ASSERT_EQ(threads.code, 0) << threads.err;
-    const Outcome processes =
-        shell(std::string(kMpirun) + "mpi -np 2 galley-train " + recipe + " sharding=" + strategy + " -o " + in_processes);
+    const Outcome processes = shell(std::string(kMpirun) + "mpi " + (ranks == 4 ? "-x GALLEY_RANKS_PER_NODE=2" : "") + " -np " + number +
+                                    " galley-train " + recipe + " sharding=" + strategy + " -o " + in_processes);
     ASSERT_EQ(processes.code, 0) << processes.err;
+    EXPECT_NE(processes.err.find(ranks == 4 ? "4 ranks, shared memory and messages (MPI)" : "2 ranks, shared memory,"), std::string::npos)
+        << processes.err;
     const Json a = result_of(in_threads), b = result_of(in_processes);
-    EXPECT_EQ(a["digest"], b["digest"]);
+    EXPECT_EQ(a["digest"], b["digest"]) << name;
     for (const Json& result : {a, b}) {
-      EXPECT_EQ(result["ranks"], 2);
+      EXPECT_EQ(result["ranks"], ranks);
       EXPECT_EQ(result["strategy"], strategy);
-      EXPECT_EQ(result["micro"], 4);
+      EXPECT_EQ(result["micro"], 8 / ranks);
       EXPECT_NEAR(result["metrics"]["loss"].get<double>(), result_of(folder + "/one")["metrics"]["loss"].get<double>(), 1e-4);
     }
     // Rank 0 alone prints the result, and writes one line for each step.
     EXPECT_EQ(processes.out.find("trained"), processes.out.rfind("trained"));
     const std::string rows = read_text(in_processes + "/metrics.jsonl");
     EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 8);  // six steps and two evaluations
-    EXPECT_NE(read_text(in_processes + "/logs/rank-0001.log").find("2 ranks"), std::string::npos);
+    EXPECT_NE(read_text(in_processes + "/logs/rank-0001.log").find(number + " ranks"), std::string::npos);
   }
 }
 
@@ -321,7 +330,7 @@ TEST_F(RankFaults, RanksWithOtherOptionsAreRefused) {
 /// The short form of scripts/rank-faults: the kinds of faults that the tests above do not have.
 TEST_F(RankFaults, ARankThatEndsOrLoopsAtARandomMomentIsNamedAndTheRunContinues) {
   const Outcome outcome = shell("bin=$(dirname $(command -v galley-train)); python3 " GALLEY_SOURCE_DIR
-                                "/scripts/rank-faults --kinds exit,loop --times 2 --seed 3 --seconds 4 --bin $bin");
+                                "/scripts/rank-faults --kinds exit,loop --times 2 --seed 3 --seconds 2 --strategies zero1 --bin $bin");
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("2 of 2 trials passed"), std::string::npos) << outcome.out;
 }

@@ -204,6 +204,34 @@ TEST_P(Transports, AllReduceAndReduceScatterAddInTheOrderOfTheTree) {
   }
 }
 
+TEST_P(Transports, SumsOf16BitFloatsAreRoundedOnce) {
+  constexpr int64_t kCount = 5000;
+  run([&](Communicator& comm) {
+    const ReductionTree tree(8, comm.size());
+    const auto exact = [](int begin, int end, int64_t i) { return bf16_from_float(tree_sum(begin, end, i)); };
+    std::vector<std::vector<uint16_t>> all(8);
+    std::vector<const void*> parts;
+    std::vector<uint16_t> own, expected(kCount), sum(kCount);
+    for (int r = 0; r < comm.size(); ++r) {
+      for (const LeafRange& range : tree.partials(r)) {
+        std::vector<uint16_t>& part = all[parts.size()];
+        for (int64_t i = 0; i < kCount; ++i) part.push_back(exact(range.begin, range.end, i));
+        parts.push_back(part.data());
+        if (r == comm.rank()) own.insert(own.end(), part.begin(), part.end());
+      }
+    }
+    tree.reduce(parts, expected.data(), kCount, DType::kBF16, ReduceOp::kSum);
+    comm.run({.kind = CollectiveKind::kAllReduce,
+              .dtype = DType::kBF16,
+              .name = "rounded",
+              .input = own.data(),
+              .output = sum.data(),
+              .count = kCount,
+              .leaves = 8});
+    EXPECT_EQ(sum, expected);
+  });
+}
+
 TEST_P(Transports, AllGatherAndBroadcastDeliverToEveryRank) {
   run([&](Communicator& comm) {
     for (const int64_t count : kSizes) {
@@ -345,7 +373,7 @@ void expect_sums_of_groups(Transport transport, int ranks, int in_node, int leav
 }
 
 TEST(Groups, SumInTheOrderOfTheTree) {
-  for (const Transport transport : {Transport::kThreads, Transport::kShared, Transport::kMessages}) {
+  for (const Transport transport : {Transport::kThreads, Transport::kShared, Transport::kMessages, Transport::kNodes}) {
     for (const auto& [ranks, in_node] : {std::pair(4, 2), std::pair(6, 2), std::pair(6, 3), std::pair(3, 3), std::pair(4, 1)}) {
       for (const int leaves : {0, 8}) {
         SCOPED_TRACE(cat(transport_name(transport), ", ", ranks, " ranks, ", in_node, " in a node, ", leaves, " leaves"));
@@ -387,6 +415,94 @@ INSTANTIATE_TEST_SUITE_P(All, Transports,
                                           testing::Values(1, 2, 3, 5)),
                          [](const auto& info) { return cat(transport_name(std::get<0>(info.param)), "_", std::get<1>(info.param)); });
 
+INSTANTIATE_TEST_SUITE_P(Nodes, Transports, testing::Combine(testing::Values(Transport::kNodes), testing::Values(4, 6)),
+                         [](const auto& info) { return cat(transport_name(std::get<0>(info.param)), "_", std::get<1>(info.param)); });
+
+TEST(Nodes, GroupsLieOnMachines) {
+  const auto levels = [](int stride, int size, int per_machine) {
+    const auto found = levels_of({stride, size}, per_machine);
+    return found ? std::pair(found->inside, found->between) : std::pair(0, 0);
+  };
+  EXPECT_EQ(levels(1, 8, 4), std::pair(4, 2));
+  EXPECT_EQ(levels(2, 4, 4), std::pair(2, 2));  // every second rank
+  EXPECT_EQ(levels(1, 2, 4), std::pair(2, 1));  // in a machine
+  EXPECT_EQ(levels(4, 2, 4), std::pair(1, 2));  // one rank of each
+  EXPECT_EQ(levels(1, 2, 3), std::pair(0, 0));  // the second group of six ranks is on two machines
+  EXPECT_EQ(levels(1, 6, 4), std::pair(0, 0));
+  EXPECT_EQ(levels(2, 2, 3), std::pair(0, 0));
+  EXPECT_EQ(levels(1, 4, 0), std::pair(0, 0));
+}
+
+/// Between M machines of P ranks, a rank sends 2 (M-1)/M of its P-th part of an array, not 2 (N-1)/N of all of it. 16-bit sums are f32.
+TEST(Nodes, SendOnlyBetweenMachines) {
+  constexpr int64_t kCount = 4 * 16 * 50, kBytes = kCount * 4;
+  const auto post = std::make_shared<TestMessages::Post>();
+  auto all = node_communicators(4, 2, {}, post);
+  const auto sent = [&](const std::function<void(Communicator&, float*)>& body) {
+    post->bytes.clear();
+    for (const std::string& error : as_ranks(all, [&](Communicator& comm) {
+           std::vector<float> array(kCount);
+           body(comm, array.data());
+         }))
+      EXPECT_EQ(error, "");
+    for (int r = 1; r < 4; ++r) EXPECT_EQ(post->bytes[r], post->bytes[0]);
+    return post->bytes[0];
+  };
+  EXPECT_EQ(sent([](Communicator& comm, float* x) { comm.all_reduce("sum", x, x, kCount, DType::kF32); }), 2 * kBytes / 4);
+  EXPECT_EQ(sent([](Communicator& comm, float* x) { comm.all_reduce("sum", x, x, kCount, DType::kBF16); }), kBytes / 4 + kBytes / 8);
+  EXPECT_EQ(sent([](Communicator& comm, float* x) { comm.all_gather("all", x + comm.rank() * kCount / 4, x, kCount, DType::kF32); }),
+            kBytes / 4);
+  EXPECT_EQ(sent([](Communicator& comm, float* x) {
+              comm.all_gather("near", x + comm.rank() % 2 * kCount / 2, x, kCount, DType::kF32, {1, 2});
+              comm.run({.kind = CollectiveKind::kAllReduce, .name = "near", .input = x, .output = x, .count = kCount, .group = {1, 2}});
+            }),
+            0);
+  EXPECT_EQ(all[0]->traffic(CollectiveKind::kAllGather).bytes, kBytes * 3 / 4 + kBytes / 2);  // as on any transport
+}
+
+/// Of arrays that all ranks of a machine share, one copy is written, after all of them have stopped to read the one before.
+TEST(Nodes, GatherOneCopyForEachMachine) {
+  auto all = node_communicators(4, 2, {}, std::make_shared<TestMessages::Post>());  // no check, for which ranks meet
+  for (const std::string& error : as_ranks(all, [](Communicator& comm) {
+         EXPECT_EQ(comm.transport(), "shared memory and messages (test)");
+         EXPECT_EQ(comm.sharing_memory(), 2);
+         constexpr int64_t kCount = 4 * 16 * 40;
+         const auto common = comm.allocate_common(kCount * 4);
+         ASSERT_NE(common, nullptr);
+         auto* whole = reinterpret_cast<int32_t*>(common.get());
+         for (int32_t repeat = 0; repeat < 30; ++repeat) {
+           std::vector<int32_t> own(kCount / 4, repeat * 10 + comm.rank());
+           comm.all_gather("unit", own.data(), whole, kCount, DType::kI32);
+           if (comm.rank() % 2 == repeat % 2) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+           for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(whole[i], repeat * 10 + i / (kCount / 4));
+         }
+         comm.barrier("read");
+         if (comm.rank() % 2 == 0) whole[7] = -comm.rank() - 1;
+         comm.barrier("written");
+         EXPECT_EQ(whole[7], -(comm.rank() / 2 * 2) - 1);  // of this machine
+       }))
+    EXPECT_EQ(error, "");
+}
+
+/// A rank that waits for other machines does its part for neighbors that wait for it.
+TEST(Nodes, RanksWaitInDifferentOrders) {
+  auto all = node_communicators(4, 2);
+  for (const std::string& error : as_ranks(all, [](Communicator& comm) {
+         for (int repeat = 0; repeat < 20; ++repeat) {
+           float sum = 1;
+           const Ticket near =
+               comm.start({.kind = CollectiveKind::kAllReduce, .name = "near", .input = &sum, .output = &sum, .count = 1, .group = {1, 2}});
+           if (comm.rank() % 2 == 0) comm.wait(near);
+           float far = 1;
+           comm.all_reduce("far", &far, &far, 1, DType::kF32);
+           if (comm.rank() % 2 == 1) comm.wait(near);
+           ASSERT_EQ(sum, 2);
+           ASSERT_EQ(far, 4);
+         }
+       }))
+    EXPECT_EQ(error, "");
+}
+
 TEST(DirectCommunicator, ALateRankIsNamedAfterTheTimeLimit) {
   auto all = local_communicators(3, {.timeout_s = 0.2});
   const std::vector<std::string> errors = as_ranks(all, [](Communicator& comm) {
@@ -422,7 +538,7 @@ TEST(SharedCommunicator, ProcessesSum) {
         }
       }
       // One output for all: each rank writes its segment once, and reads those of the others.
-      const auto common = allocate_common(*comm, 4096);
+      const auto common = comm->allocate_common(4096);
       auto* whole = reinterpret_cast<float*>(common.get());
       constexpr int64_t kSegment = 160;
       for (int repeat = 0; repeat < 50; ++repeat) {
@@ -519,9 +635,10 @@ TEST(Position, SaysWhereARankIs) {
 TEST(UnderMpi, SumsHaveTheBitsOfTheTree) {
   if (!launched_rank() || std::getenv("GALLEY_TEST_MPI") == nullptr) GTEST_SKIP() << "runs under mpirun, started by Mpi.RanksSum";
   MpiJob job;
+  const bool nodes = job.local_size() < job.size();
   for (const bool shared : {false, true}) {
     const auto comm = job.communicator({.messages = {.check = true}, .shared_memory = shared});
-    EXPECT_EQ(comm->transport(), shared ? "shared memory" : "messages (MPI)");
+    EXPECT_EQ(comm->transport(), !shared ? "messages (MPI)" : nodes ? "shared memory and messages (MPI)" : "shared memory");
     EXPECT_EQ(comm->size(), launched_rank()->size);
     for (const int64_t count : {int64_t{10}, int64_t{1000003}}) {
       std::vector<float> array(static_cast<size_t>(count));
@@ -538,11 +655,12 @@ TEST(UnderMpi, SumsHaveTheBitsOfTheTree) {
 TEST(Mpi, RanksSum) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command =
-      cat("GALLEY_TEST_MPI=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe --bind-to none "
-          "-np 3 '",
-          program, "' --gtest_filter=UnderMpi.* >/dev/null");
-  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  for (const char* ranks : {"-np 3", "-x GALLEY_RANKS_PER_NODE=2 -np 4"}) {
+    const std::string command = cat(
+        "GALLEY_TEST_MPI=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe --bind-to none ",
+        ranks, " '", program, "' --gtest_filter=UnderMpi.* >/dev/null");
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  }
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST_P(Group, AFailedRankEndsTheOthers) {
 /// A rank whose collective is not complete frees its arrays after an exception. AddressSanitizer sees others that read them later.
 TEST_P(Group, ARankThatLeavesIsNotReadAnyMore) {
   for (int repeat = 0; repeat < 20; ++repeat) {
-    auto communicators = communicators_of(GetParam(), 3, {.timeout_s = 60});
+    auto communicators = communicators_of(GetParam(), GetParam() == Transport::kNodes ? 4 : 3, {.timeout_s = 60});
     const auto errors = as_ranks(communicators, [](Communicator& world) {
       auto array = std::make_unique<std::vector<float>>(size_t{4096}, 1.0f);
       const RankScope scope(&world);
@@ -156,7 +156,8 @@ TEST_P(Group, ARankThatLeavesIsNotReadAnyMore) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Group, testing::Values(Transport::kThreads, Transport::kShared, Transport::kMessages),
+INSTANTIATE_TEST_SUITE_P(Transports, Group,
+                         testing::Values(Transport::kThreads, Transport::kShared, Transport::kMessages, Transport::kNodes),
                          [](const auto& of) { return transport_name(of.param); });
 
 }  // namespace

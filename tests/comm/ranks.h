@@ -14,6 +14,7 @@
 #include "libcore/base/error.h"
 #include "libcore/comm/local.h"
 #include "libcore/comm/messages.h"
+#include "libcore/comm/nodes.h"
 #include "libcore/comm/shared.h"
 #include "tests/support/as_ranks.h"
 
@@ -26,6 +27,7 @@ class TestMessages : public PointToPoint {
     std::mutex mutex;
     std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> queues;
     std::string aborted;
+    std::map<int, int64_t> bytes;  // that each rank sent
   };
   TestMessages(std::shared_ptr<Post> post, int rank, int size) : post_(std::move(post)), rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
@@ -35,6 +37,7 @@ class TestMessages : public PointToPoint {
     const std::lock_guard lock(post_->mutex);
     const auto* from = static_cast<const std::byte*>(data);
     post_->queues[{rank_, to, tag}].emplace_back(from, from + bytes);
+    post_->bytes[rank_] += bytes;
     open_.push_back({true, 0, 0, nullptr, 0});
     return static_cast<int>(open_.size()) - 1;
   }
@@ -77,9 +80,30 @@ class TestMessages : public PointToPoint {
   std::vector<Open> open_;
 };
 
-enum class Transport { kThreads, kShared, kMessages };
+enum class Transport { kThreads, kShared, kMessages, kNodes };
 inline std::string transport_name(Transport transport) {
-  return transport == Transport::kThreads ? "threads" : transport == Transport::kShared ? "shared" : "messages";
+  constexpr const char* kNames[] = {"threads", "shared", "messages", "nodes"};
+  return kNames[static_cast<size_t>(transport)];
+}
+
+/// As if each `per_node` ranks were on a machine of their own.
+inline std::vector<std::unique_ptr<Communicator>> node_communicators(int ranks, int per_node, const DirectOptions& options = {},
+                                                                     std::shared_ptr<TestMessages::Post> post = nullptr) {
+  static int number = 0;
+  const bool check = post == nullptr;  // messages of its own
+  if (post == nullptr) post = std::make_shared<TestMessages::Post>();
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (int first = 0; first < ranks; first += per_node) {
+    const std::string name = cat("/galley-test-node-", getpid(), "-", ++number);
+    const auto created = SharedSegment::create(name, shared_pair_bytes(per_node));
+    create_shared_pair(*created, per_node);
+    DirectOptions direct = options;
+    direct.first_rank = first;
+    for (int r = 0; r < per_node; ++r)
+      all.push_back(node_communicator(shared_pair(SharedSegment::open(name), name, r, direct),
+                                      std::make_unique<TestMessages>(post, first + r, ranks), {.check = check, .per_machine = per_node}));
+  }
+  return all;
 }
 
 inline std::vector<std::unique_ptr<Communicator>> communicators_of(Transport transport, int ranks, const DirectOptions& options = {}) {
@@ -94,6 +118,7 @@ inline std::vector<std::unique_ptr<Communicator>> communicators_of(Transport tra
     for (int r = 0; r < ranks; ++r) all.push_back(shared_communicator(SharedSegment::open(name), name, r, options));
     return all;
   }
+  if (transport == Transport::kNodes) return node_communicators(ranks, ranks % 3 == 0 ? 3 : 2, options);
   const auto post = std::make_shared<TestMessages::Post>();
   for (int r = 0; r < ranks; ++r)
     all.push_back(std::make_unique<MessageCommunicator>(std::make_unique<TestMessages>(post, r, ranks), MessageOptions{.check = true}));

@@ -110,7 +110,15 @@ TEST(Trace, CollectivesHaveLanes) {
   graph.add_output("second", mul(all_reduce_wait(second, "grads.bucket1"), between));
   RecordedRun run;
   test::prepare(run, graph);
-  for (int64_t k = 1; k <= 2; ++k) run.step(k);
+  int64_t sum_began = 0;
+  for (int64_t k = 1; k <= 2; ++k) {
+    run.recorder.begin_step(k);
+    run.execution->run({.observer = &run.recorder});
+    sum_began = communication_ns();
+    run.recorder.communicated("all_reduce loss", sum_began, sum_began + 5000);
+    run.recorder.communicated("receive value7 of micro-batch 3", sum_began + 1000, sum_began + 2000);
+    run.recorder.end_step();
+  }
   const Json json = Json::parse(make_trace(run.recorder.recording()).json);
   EXPECT_EQ(trouble_of(json), "");
   std::map<std::string, std::vector<Json>> named;
@@ -132,6 +140,14 @@ TEST(Trace, CollectivesHaveLanes) {
     }
   }
   EXPECT_NE(named["all_reduce grads.bucket0"][0]["tid"], named["all_reduce grads.bucket1"][0]["tid"]);
+  // What runs between programs has lanes too.
+  const auto &sums = named["all_reduce loss"], &messages = named["receive value7 of micro-batch 3"];
+  ASSERT_EQ(sums.size(), 2u);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(sums[0]["cat"], "collective");
+  EXPECT_EQ(sums[1]["dur"], 5.0);
+  EXPECT_NE(sums[1]["tid"], messages[1]["tid"]);  // at the same time
+  EXPECT_NEAR(messages[1]["ts"].get<double>() - sums[1]["ts"].get<double>(), 1.0, 1e-3);
 }
 
 TEST(Trace, TheReaderFindsFaults) {

@@ -17,6 +17,7 @@
 #include "libcore/comm/local.h"
 #include "libcore/dist/formulas.h"
 #include "libcore/recipe/recipe.h"
+#include "libcore/runtime/observer.h"
 #include "libcore/train/trainer.h"
 #include "libcore/weights/safetensors.h"
 #include "tests/support/as_ranks.h"
@@ -104,6 +105,17 @@ data:
 train: {duration: 4 steps, batch: 18, optimizer: {type: adamw, lr: 0.01}}
 )";
 
+/// Collectives and messages between programs, as a trace shows them.
+class Heard : public NodeObserver {
+ public:
+  void after(const Program&, const Step&, const NodeOutputs&) override {}
+  void communicated(const std::string& what, int64_t begin_ns, int64_t end_ns) override {
+    EXPECT_LE(begin_ns, end_ns);
+    lines += what + "\n";
+  }
+  std::string lines = "\n";
+};
+
 class Record : public TrainEvents {
  public:
   void stepped(const TrainRow& row, double, double, bool) override {
@@ -113,7 +125,9 @@ class Record : public TrainEvents {
   void evaluated(const EvalRow& row) override {
     for (const auto& metric : row.metrics) numbers.push_back(metric.second);
   }
+  NodeObserver* watch(int64_t step) override { return step == 2 ? &heard : nullptr; }
   std::vector<double> numbers;  // losses, norms of gradients, metrics
+  Heard heard;                  // of step 2
 };
 
 struct Result {
@@ -121,6 +135,7 @@ struct Result {
   std::vector<double> numbers;     // of rank 0
   std::string error;               // of the first rank that has one
   std::vector<Traffic> scattered;  // of each rank
+  std::string heard;               // what rank 0 reported to the observer of step 2, one a line
 };
 
 /// All bytes of the tensors.
@@ -185,6 +200,7 @@ Result train_in(const std::string& run, std::string_view model, const ReplicaSet
     if (result.error.empty()) result.error = error;
   }
   result.numbers = records.front().numbers;
+  result.heard = records.front().heard.lines;
   for (const auto& communicator : communicators) result.scattered.push_back(communicator->traffic(CollectiveKind::kReduceScatter));
   if (result.error.empty()) result.tensors = tensors_of(run + "/weights.safetensors");
   return result;
@@ -220,10 +236,16 @@ TEST_P(Deterministic, BitsDependOnNeitherThreadsNorRanksNorStrategy) {
   const Result one = train_replicas(GetParam(), {});
   ASSERT_EQ(one.error, "");
   ASSERT_FALSE(one.numbers.empty());
-  for (const ReplicaSetting& setting : settings())
-    expect_equal_runs(
-        train_replicas(GetParam(), setting), one,
-        cat(setting.ranks, " ranks, ", setting.threads, " threads", setting.overrides.empty() ? "" : ", " + setting.overrides[0]));
+  for (const ReplicaSetting& setting : settings()) {
+    const Result other = train_replicas(GetParam(), setting);
+    const std::string what = setting.overrides.empty() ? "" : setting.overrides[0];
+    expect_equal_runs(other, one, cat(setting.ranks, " ranks, ", setting.threads, " threads, ", what));
+    const bool scatters = setting.ranks > 1 && what.find("ddp") == std::string::npos;
+    const bool groups = what.find("hybrid") != std::string::npos;
+    EXPECT_EQ(other.heard.find("\nall_reduce loss\n") != std::string::npos, setting.ranks > 1) << what << other.heard;
+    EXPECT_EQ(other.heard.find("\nreduce_scatter grads.") != std::string::npos, scatters) << what << other.heard;
+    EXPECT_EQ(other.heard.find(" between groups\n") != std::string::npos, groups) << what << other.heard;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Deterministic, testing::Values(kMlp, kConvolutions, kReplicasGpt, kLengths), [](const auto& info) {
@@ -253,7 +275,11 @@ TEST(Pipeline, HasTheBitsOfOneRank) {
   }
   // Two parts of the model on each rank, and stages that begin at a module.
   const Result one = train_replicas(kDeepMlp, {});
-  expect_equal_runs(train_replicas(kDeepMlp, {2, 1, {"sharding.strategy=pipeline", "sharding.schedule=interleaved"}}), one, "interleaved");
+  const Result interleaved = train_replicas(kDeepMlp, {2, 1, {"sharding.strategy=pipeline", "sharding.schedule=interleaved"}});
+  expect_equal_runs(interleaved, one, "interleaved");
+  for (const char* message : {"\nsend value", "\nreceive value", " of micro-batch 7\n", "\nwait for receivers\n", "\nbroadcast loss\n"})
+    EXPECT_NE(interleaved.heard.find(message), std::string::npos) << message << interleaved.heard;
+  EXPECT_EQ(one.heard, "\n");
   const Result gpt = train_replicas(kReplicasGpt, {1, 1, {"train.batch=16"}});
   expect_equal_runs(
       train_replicas(kReplicasGpt, {2, 1, {"train.batch=16", "sharding.strategy=pipeline", "sharding.split=[transformer.h.1]"}}), gpt,

@@ -1,5 +1,6 @@
 #include "tools/common/ranks.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -91,6 +92,15 @@ void say(bool json, const std::string& message) {
   }
 }
 
+/// srun kills all ranks without notice when one of them was killed: the first one on a machine tells, the others find this name. Like other
+/// names of processes that have ended, it is removed by later jobs.
+std::string name_of_first_killed() { return cat("/galley-", getppid(), "-killed"); }
+bool is_first_killed() {
+  const int file = shm_open(name_of_first_killed().c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (file >= 0) close(file);
+  return file >= 0 || errno != EEXIST;
+}
+
 /// The parent: waits for the rank and returns its exit code.
 int watch_child(pid_t child, bool json) {
   struct sigaction action{};
@@ -107,6 +117,7 @@ int watch_child(pid_t child, bool json) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     if (launcher_ends_job != 0) return 128 + signal;  // mpirun ends this rank because of another one
+    if (signal == SIGKILL && launched->by_srun && !is_first_killed()) return static_cast<int>(ErrorCode::kWorker);
     say(json, cat(who, " was killed by signal ", signal, " (", strsignal(signal), ") ", page->position.str()));
     return static_cast<int>(ErrorCode::kWorker);
   }
@@ -126,7 +137,8 @@ void supervise(const std::string& tool, bool json) {
   if (shared == MAP_FAILED) fail(ErrorCode::kResource, tool, " cannot map a page: ", std::strerror(errno));
   page = new (shared) Page;
   const pid_t launcher = getppid();
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun was killed
+  if (launched->by_srun) shm_unlink(name_of_first_killed().c_str());  // of an earlier process with this number
+  prctl(PR_SET_PDEATHSIG, SIGKILL);                                   // mpirun was killed
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0) fail(ErrorCode::kResource, tool, " cannot start a process for its rank: ", std::strerror(errno));
@@ -207,6 +219,10 @@ int Ranks::cores_of_rank() {
     sharing += mask.machine == own.machine && CPU_COUNT(&both) > 0;
   }
   return std::max(1, available_cores() / std::max(1, sharing));
+}
+
+std::string Ranks::launcher() const {
+  return cat(launched->by_srun ? "srun -n " : "mpirun -np ", size(), launched->by_srun ? " --mpi=pmix" : "");
 }
 
 std::string Ranks::str() const {

@@ -43,6 +43,8 @@ class Ranks {
   int size() const { return communicator_->size(); }
   /// Cores for each rank: of its affinity mask, divided by the ranks of this machine that share it.
   int cores() const { return cores_; }
+  /// What starts as many ranks: "mpirun -np 4" or "srun -n 4 --mpi=pmix".
+  std::string launcher() const;
   /// "4 ranks, shared memory, Open MPI v4.1.4, 1 core each"
   std::string str() const;
 

@@ -328,7 +328,7 @@ int TrainTool::train_rank(const LoadedRecipe& loaded, const std::string& text, c
 /// The command that continues a run on as many ranks as now.
 std::string TrainTool::continuing_command(const std::string& run) const {
   const Ranks* job = Ranks::open();
-  return cat(job != nullptr ? cat("mpirun -np ", job->size(), " ") : "", "galley-train ", run,
+  return cat(job != nullptr ? job->launcher() + " " : "", "galley-train ", run,
              simulated_ranks_ > 1 ? cat(" --simulate-ranks ", simulated_ranks_) : "");
 }
 

@@ -23,7 +23,7 @@ namespace {
 /// The ranks of a machine use its GPUs one after the other.
 int gpu_of_rank(int index) {
   const std::optional<LaunchedRank> rank = launched_rank();
-  return index == 0 && rank && rank->local_size > 1 ? rank->local_rank % std::max(1, count_of_gpus()) : index;
+  return index == 0 && rank ? rank->local_rank % std::max(1, count_of_gpus()) : index;
 }
 
 class CudaBackend : public Backend {
