@@ -65,7 +65,7 @@ DirectCommunicator::DirectCommunicator(Board& board, int rank, const DirectOptio
       board_(board),
       options_(options),
       threads_(threads),
-      spins_(board.ranks() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0) {
+      spins_(options.spins && board.ranks() <= sysconf(_SC_NPROCESSORS_ONLN) ? kSpins : 0) {
   messages_.reserve(kMostPending);
 }
 
@@ -435,7 +435,7 @@ void DirectCommunicator::finish(Ticket ticket) {
     }
     if (began == Clock::time_point()) began = Clock::now();
     if (options_.timeout_s > 0 && std::chrono::duration<double>(Clock::now() - began).count() > options_.timeout_s) throw_timeout(p);
-    board_.sleep(pulse, kSleepMs);
+    board_.sleep(pulse, while_waiting_ && while_waiting_() ? 1 : kSleepMs);
   }
   p.ticket = 0;
 }

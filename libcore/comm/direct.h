@@ -5,8 +5,10 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "libcore/comm/board.h"
@@ -18,7 +20,11 @@ struct DirectOptions {
   /// A wait that takes longer throws Error (kWorker) and names a rank that is behind; 0: no limit.
   double timeout_s = 0;
   int first_rank = 0;  ///< The number of rank 0 among all ranks, for messages.
+  bool spins = true;   ///< A waiting rank keeps its core for a moment; false: other threads of the rank compute.
 };
+
+/// What a thread that waits has to do meanwhile: called again and again; returns whether soon again.
+using WhileWaiting = std::function<bool()>;
 
 /// Base of the communicators of threads and of processes with shared memory. Where ranks are threads, a rank that fails frees arrays that
 /// others may be reading: it first waits until they have seen that it stops.
@@ -29,6 +35,7 @@ class DirectCommunicator : public Communicator {
 
   /// Does what can be done without waiting, for other ranks that wait. Returns whether collectives of this rank are not complete.
   bool advance();
+  void call_while_waiting(WhileWaiting work) { while_waiting_ = std::move(work); }
   /// Ends the waits of this rank, now and later: they throw Error (kWorker). Any thread may call it.
   void stop_waiting() { stopped_.store(true); }
 
@@ -100,6 +107,7 @@ class DirectCommunicator : public Communicator {
   bool threads_;
   int spins_;
   std::atomic<bool> stopped_{false};
+  WhileWaiting while_waiting_;
   std::array<Pending, kMostPending> pending_;
   std::vector<Ticket> messages_;  // not complete, in order
   std::vector<const void*> parts_;

@@ -20,6 +20,8 @@ constexpr int kDataTag = 1, kCheckTag = 2;
 constexpr int kTestsBeforeSleep = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
+bool is_point_to_point(const Collective& call) { return call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kReceive; }
+
 const std::byte* bytes_at(const void* base, int64_t offset) { return static_cast<const std::byte*>(base) + offset; }
 std::byte* bytes_at(void* base, int64_t offset) { return static_cast<std::byte*>(base) + offset; }
 
@@ -73,26 +75,60 @@ void MessageCommunicator::finish(Ticket ticket) {
 void MessageCommunicator::work() {
   const ThreadShare share(1);
   std::unique_lock lock(mutex_);
-  for (;;) {
-    const auto next = [&] { return std::find_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return !job.done; }); };
-    arrived_.wait(lock, [&] { return stop_ || next() != jobs_.end(); });
+  const auto next = [&] { return std::find_if(jobs_.begin(), jobs_.end(), [](const Job& job) { return !job.started; }); };
+  const auto wanted = [&] { return stop_ || next() != jobs_.end(); };
+  for (int tests = 0;; ++tests) {
+    if (flights_.empty()) arrived_.wait(lock, wanted);
+    if (!flights_.empty() && tests > kTestsBeforeSleep) arrived_.wait_for(lock, kSleep, wanted);
     if (stop_) return;
-    Job& job = *next();
+    Job* job = next() != jobs_.end() ? &*next() : nullptr;
+    if (job != nullptr) {
+      job->started = true;
+      tests = 0;
+    }
     lock.unlock();
+    const bool message = job != nullptr && is_point_to_point(job->call);
     std::exception_ptr error;
     try {
-      if (options_.check && job.call.kind != CollectiveKind::kSend && job.call.kind != CollectiveKind::kReceive) check_neighbor(job);
-      run_one(job);
+      if (job != nullptr && !message && options_.check) check_neighbor(*job);
+      if (message) start_message(*job);
+      if (job != nullptr && !message) run_one(*job);
+      test_flights();
     } catch (const std::exception& exception) {
       error = std::current_exception();
       failed(exception.what());
     }
     lock.lock();
-    job.done = true;
+    if (job != nullptr && !message) job->done = true;
     error_ = error;
-    finished_.notify_all();
+    if (error_ || (job != nullptr && !message)) finished_.notify_all();
     if (error_) return;
   }
+}
+
+void MessageCommunicator::start_message(Job& job) {
+  const Collective& call = job.call;
+  const int64_t bytes = call.count * dtype_size(call.dtype);
+  if (call.kind == CollectiveKind::kSend) {
+    send_all(call.peer, bytes_at(call.input, 0), bytes);
+  } else {
+    receive_all(call.peer, bytes_at(call.output, 0), bytes);
+  }
+  flights_.push_back({&job, std::move(open_)});
+  open_.clear();
+}
+
+bool MessageCommunicator::test_flights() {
+  const auto test = [&](int number) { return messages_->test(number); };
+  for (Flight& flight : flights_) {
+    std::erase_if(flight.open, test);
+    if (!flight.open.empty()) continue;
+    const std::lock_guard lock(mutex_);
+    flight.job->done = true;
+    finished_.notify_all();
+  }
+  std::erase_if(flights_, [](const Flight& flight) { return flight.open.empty(); });
+  return !flights_.empty();
 }
 
 void MessageCommunicator::send_all(int to, const std::byte* data, int64_t bytes) {
@@ -110,6 +146,7 @@ void MessageCommunicator::complete() {
   for (int tests = 0; !open_.empty(); ++tests) {
     const size_t before = open_.size();
     std::erase_if(open_, [&](int number) { return messages_->test(number); });
+    test_flights();
     if (open_.size() < before) tests = 0;
     if (leaving_) fail(ErrorCode::kWorker, cat("rank ", rank(), " failed"));
     if (tests > kTestsBeforeSleep) std::this_thread::sleep_for(kSleep);
@@ -118,7 +155,6 @@ void MessageCommunicator::complete() {
 
 void MessageCommunicator::run_one(const Job& job) {
   const Collective& call = job.call;
-  const int64_t element = dtype_size(call.dtype);
   switch (call.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter: return reduce(job);
@@ -129,10 +165,10 @@ void MessageCommunicator::run_one(const Job& job) {
       return broadcast_to(others, call);
     }
     case CollectiveKind::kBarrier: return meet(0, 1, size());
-    case CollectiveKind::kSend: send_all(call.peer, bytes_at(call.input, 0), call.count * element); break;
-    case CollectiveKind::kReceive: receive_all(call.peer, bytes_at(call.output, 0), call.count * element); break;
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive: break;
   }
-  complete();
+  GALLEY_ASSERT(false, call.name);
 }
 
 /// Tells the next rank what this rank runs, and compares with what the rank before it runs.

@@ -42,7 +42,8 @@ struct MessageOptions {
   int per_machine = 0;  ///< Communicator::per_machine; 0 also if they are not known.
 };
 
-/// One thread of its own sends and receives, so that messages move while the rank computes.
+/// One thread of its own sends and receives, so that messages move while the rank computes. Collectives run one after the other; sends and
+/// receives are started in between and complete when they do, so that two ranks may send to each other first.
 class MessageCommunicator : public Communicator {
  public:
   /// The object must have this communicator as its only user.
@@ -61,9 +62,9 @@ class MessageCommunicator : public Communicator {
     Collective call;
     Ticket ticket = 0;
     const GroupOrder* order = nullptr;
-    bool done = false;
+    bool started = false, done = false;
   };
-  /// On the thread: performs a collective.
+  /// On the thread: performs a collective, no send or receive.
   virtual void run_one(const Job& job);
   /// On the thread: another rank or this one has failed.
   virtual void failed(const std::string&) {}
@@ -74,6 +75,8 @@ class MessageCommunicator : public Communicator {
   void send_all(int to, const std::byte* data, int64_t bytes);
   void receive_all(int from, std::byte* data, int64_t bytes);
   void complete();
+  /// Tests the sends and receives of the rank. Returns whether some are not complete. For waits of run_one.
+  bool test_flights();
   void broadcast_to(std::span<const int> ranks, const Collective& call);
   /// A barrier of the ranks `first`, `first + stride` and so on.
   void meet(int first, int stride, int count);
@@ -85,13 +88,19 @@ class MessageCommunicator : public Communicator {
 
  private:
   void work();
+  void start_message(Job& job);
   void check_neighbor(const Job& job);
   void reduce(const Job& job);
   void gather(const Job& job, const std::byte* own);
 
   std::unique_ptr<PointToPoint> messages_;
   MessageOptions options_;
-  std::vector<int> open_;  // messages that have not left or arrived
+  struct Flight {
+    Job* job;
+    std::vector<int> open;
+  };
+  std::vector<int> open_;  // messages that have not left or arrived, of a collective
+  std::vector<Flight> flights_;
 
   std::mutex mutex_;
   std::condition_variable arrived_, finished_;

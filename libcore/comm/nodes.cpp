@@ -33,7 +33,9 @@ class NodeMessages : public MessageCommunicator {
   /// `machine` communicates for the thread, `caller` for the thread that starts and waits.
   NodeMessages(std::unique_ptr<PointToPoint> messages, const MessageOptions& options, std::unique_ptr<DirectCommunicator> machine,
                DirectCommunicator& caller)
-      : MessageCommunicator(std::move(messages), options), machine_(std::move(machine)), caller_(caller) {}
+      : MessageCommunicator(std::move(messages), options), machine_(std::move(machine)), caller_(caller) {
+    machine_->call_while_waiting([this] { return test_flights(); });
+  }
   ~NodeMessages() override { stop(); }
   void abort(const std::string& message) override {
     machine_->abort(message);

@@ -256,8 +256,10 @@ void create_shared_pair(SharedSegment& segment, int ranks) {
 SharedPair shared_pair(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank, const DirectOptions& options) {
   const auto regions = std::make_shared<SharedRegions>();
   const int64_t second = shared_board_bytes(Board::open(segment->data())->ranks());
+  DirectOptions of_second = options;
+  of_second.spins = false;
   return {std::make_unique<SharedCommunicator>(segment, 0, regions, name, rank, options),
-          std::make_unique<SharedCommunicator>(segment, second, regions, name, rank, options)};
+          std::make_unique<SharedCommunicator>(segment, second, regions, name, rank, of_second)};
 }
 
 }  // namespace galley

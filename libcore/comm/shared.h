@@ -55,7 +55,7 @@ void create_shared_board(SharedSegment& segment, int ranks);
 std::unique_ptr<Communicator> shared_communicator(std::shared_ptr<SharedSegment> segment, const std::string& name, int rank,
                                                   const DirectOptions& options = {});
 
-/// Two communicators of a rank, for two threads. Both reach what is allocated through the first one.
+/// Two communicators of a rank, for two threads: the one that computes, and one beside it. Both reach what is allocated through the first.
 struct SharedPair {
   std::unique_ptr<DirectCommunicator> first, second;
 };

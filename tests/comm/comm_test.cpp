@@ -208,7 +208,7 @@ TEST_P(Transports, SumsOf16BitFloatsAreRoundedOnce) {
   constexpr int64_t kCount = 5000;
   run([&](Communicator& comm) {
     const ReductionTree tree(8, comm.size());
-    const auto exact = [](int begin, int end, int64_t i) { return bf16_from_float(tree_sum(begin, end, i)); };
+    const auto exact = [](int begin, int end, int64_t i) { return bf16_from_float(sum_by_recursion(begin, end, i)); };
     std::vector<std::vector<uint16_t>> all(8);
     std::vector<const void*> parts;
     std::vector<uint16_t> own, expected(kCount), sum(kCount);

@@ -20,12 +20,13 @@
 
 namespace galley {
 
-/// Messages between threads: a queue for each sender, receiver and tag.
+/// Messages between threads: a queue for each sender, receiver and tag. A message has left when it has arrived, as long ones of MPI.
 class TestMessages : public PointToPoint {
  public:
   struct Post {
     std::mutex mutex;
     std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> queues;
+    std::map<std::tuple<int, int, int>, int64_t> sent, taken;
     std::string aborted;
     std::map<int, int64_t> bytes;  // that each rank sent
   };
@@ -38,30 +39,31 @@ class TestMessages : public PointToPoint {
     const auto* from = static_cast<const std::byte*>(data);
     post_->queues[{rank_, to, tag}].emplace_back(from, from + bytes);
     post_->bytes[rank_] += bytes;
-    open_.push_back({true, 0, 0, nullptr, 0});
+    open_.push_back({.to = to, .tag = tag, .bytes = ++post_->sent[{rank_, to, tag}]});
     return static_cast<int>(open_.size()) - 1;
   }
   int receive(int from, int tag, void* data, int64_t bytes) override {
-    open_.push_back({false, from, tag, data, bytes});
+    open_.push_back({.from = from, .tag = tag, .data = data, .bytes = bytes});
     return static_cast<int>(open_.size()) - 1;
   }
   bool test(int number) override {
     const std::lock_guard lock(post_->mutex);
     if (!post_->aborted.empty()) throw Error(ErrorCode::kWorker, post_->aborted);
     Open& open = open_[static_cast<size_t>(number)];
-    if (open.sent) return true;
+    if (open.done) return true;
+    if (open.to >= 0) return open.done = post_->taken[{rank_, open.to, open.tag}] >= open.bytes;
     // Messages of one sender and tag arrive in the order of the receives.
     for (int earlier = 0; earlier < number; ++earlier) {
       const Open& other = open_[static_cast<size_t>(earlier)];
-      if (!other.sent && other.from == open.from && other.tag == open.tag) return false;
+      if (!other.done && other.from == open.from && other.tag == open.tag) return false;
     }
     auto& queue = post_->queues[{open.from, rank_, open.tag}];
     if (queue.empty()) return false;
     if (static_cast<int64_t>(queue.front().size()) != open.bytes) throw Error(ErrorCode::kWorker, "a message of another size arrived");
     std::memcpy(open.data, queue.front().data(), queue.front().size());
     queue.pop_front();
-    open.sent = true;
-    return true;
+    ++post_->taken[{open.from, rank_, open.tag}];
+    return open.done = true;
   }
   void abort(const std::string& message) override {
     const std::lock_guard lock(post_->mutex);
@@ -70,10 +72,10 @@ class TestMessages : public PointToPoint {
 
  private:
   struct Open {
-    bool sent;
-    int from, tag;
-    void* data;
-    int64_t bytes;
+    bool done = false;
+    int to = -1, from = -1, tag = 0;
+    void* data = nullptr;
+    int64_t bytes = 0;  // of a message that is sent: its number
   };
   std::shared_ptr<Post> post_;
   int rank_, size_;
