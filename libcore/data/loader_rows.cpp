@@ -97,7 +97,7 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
   const auto field = [&] { return type.name == "input" ? std::string() : cat("`", type.name, "` "); };
   GALLEY_CHECK_FILE(fits && (dense || shape.rank() > 0), source_->sample_name(index), field(), dtype, " ", shape,
                     " after the pipeline, but the batch has ", type,
-                    "; add resize or a crop to the pipeline, so that all samples have the same size");
+                    "; add resize or a crop to the pipeline (pad_to for detection), so that all samples have the same size");
   if (dense) return;
   const int64_t most = jagged ? type.capacity : type.sample[0];
   GALLEY_CHECK_FILE(shape[0] <= most, source_->sample_name(index), field(), "has ", shape[0], " elements; the source declares at most ",

@@ -38,7 +38,8 @@ class ObjectList {
     if (flat || outside || !(clipped[2] > clipped[0] && clipped[3] > clipped[1])) {
       if (bad_boxes_ == BadBoxes::kFail) {
         fail(cat("the box of '", name, "' ",
-                 flat ? "has no area" : cat("lies outside the image of ", image.width, " x ", image.height, " pixels")));
+                 flat ? cat("has no area: x ", x, " to ", x + w, ", y ", y, " to ", y + h)
+                      : cat("lies outside the image of ", image.width, " x ", image.height, " pixels")));
       }
       ++skipped_;
       return;

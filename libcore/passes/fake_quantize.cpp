@@ -66,7 +66,7 @@ struct Analysis {
     const std::map<std::string, std::string> in_float = layers_in_float(live, config);
     const IntegerDomain domain(live, [&](const std::string& layer) { return in_float.count(layer) > 0; });
     const auto add = [&](ValueId id, const ActivationScheme& scheme, bool everywhere) {
-      sites.push_back({{domain.name(id), domain.name(domain.watched(live, id)), scheme}, id, everywhere});
+      sites.push_back({{domain.name(id), domain.name(domain.watched(id)), scheme}, id, everywhere});
     };
     for (ValueId id : live.inputs()) {
       if (domain.wanted(id)) add(id, config.defaults.activations, false);

@@ -1,6 +1,23 @@
 #include "libcore/passes/fuser.h"
 
+#include <algorithm>
+
+#include "libcore/passes/order_updates.h"
+
 namespace galley {
+namespace {
+
+/// Does `node` update state that `earlier` reads? `base`: memory_of.
+bool updates_what_reads(const Node& node, const Node& earlier, const std::vector<ValueId>& base) {
+  return std::any_of(node.op->updates.begin(), node.op->updates.end(), [&](const InPlace& update) {
+    const ValueId old = node.input(static_cast<size_t>(update.input));
+    return old != kNoValue && std::any_of(earlier.inputs.begin(), earlier.inputs.end(), [&](ValueId id) {
+             return id != kNoValue && base[static_cast<size_t>(id)] == base[static_cast<size_t>(old)];
+           });
+  });
+}
+
+}  // namespace
 
 Fuser::Fuser(Graph& graph)
     : graph_(graph), nodes_(graph.nodes()), producers_(graph.producers()), users_(graph.users()), gone_(nodes_.size()) {
@@ -48,14 +65,15 @@ void Fuser::rename_user(ValueId id, size_t from, size_t to) {
 }
 
 void Fuser::finish() {
+  const std::vector<ValueId> base = memory_of(graph_);
   std::deque<Node> kept, waiting;
   std::vector<bool> made(graph_.value_count());
   for (ValueId id : graph_.inputs()) made[static_cast<size_t>(id)] = true;
-  const auto ready = [&](const Node& node) {
-    for (ValueId id : node.inputs) {
-      if (id != kNoValue && !made[static_cast<size_t>(id)]) return false;
-    }
-    return true;
+  // `end`: of the waiting nodes that were before `node`.
+  const auto ready = [&](const Node& node, std::deque<Node>::const_iterator end) {
+    return std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId id) { return id == kNoValue || made[static_cast<size_t>(id)]; }) &&
+           std::none_of(waiting.cbegin(), end, [&](const Node& earlier) { return updates_what_reads(node, earlier, base); });
   };
   const auto take = [&](Node node) {
     for (ValueId id : node.outputs) made[static_cast<size_t>(id)] = true;
@@ -63,7 +81,7 @@ void Fuser::finish() {
   };
   for (size_t n = 0; n < nodes_.size(); ++n) {
     if (gone_[n]) continue;
-    if (!ready(nodes_[n])) {
+    if (!ready(nodes_[n], waiting.cend())) {
       waiting.push_back(nodes_[n]);
       continue;
     }
@@ -71,7 +89,7 @@ void Fuser::finish() {
     for (bool moved = true; moved;) {
       moved = false;
       for (auto node = waiting.begin(); node != waiting.end(); ++node) {
-        if (!ready(*node)) continue;
+        if (!ready(*node, node)) continue;
         take(std::move(*node));
         waiting.erase(node);
         moved = true;

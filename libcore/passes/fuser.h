@@ -38,7 +38,8 @@ class Fuser {
   /// Removes a node whose outputs a merged node computes.
   void remove(size_t n) { gone_[n] = true; }
 
-  /// Puts the remaining nodes into the graph. Moves readers after the producers of what they read.
+  /// Puts the remaining nodes into the graph. Moves readers after the producers of what they read, and updates of state after such readers
+  /// of the old state.
   void finish();
 
   /// `merge` and `merge_into` add to `done`.

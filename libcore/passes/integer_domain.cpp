@@ -58,6 +58,7 @@ std::map<std::string, QuantParams> planned_values(const Graph& graph, const Inte
 
 IntegerDomain::IntegerDomain(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float)
     : producers_(graph.producers()),
+      watched_(range_sources(graph)),
       names_(graph.value_count()),
       rules_(graph.nodes().size(), QuantizeRule::kFloat),
       constant_(graph.nodes().size()),
@@ -143,14 +144,6 @@ bool IntegerDomain::name_layers(const Graph& graph, size_t n, const std::vector<
     }
     default: return true;
   }
-}
-
-ValueId IntegerDomain::watched(const Graph& graph, ValueId id) const {
-  for (int n = producers_[static_cast<size_t>(id)]; n >= 0 && graph.nodes()[static_cast<size_t>(n)].op->view();
-       n = producers_[static_cast<size_t>(id)]) {
-    id = graph.nodes()[static_cast<size_t>(n)].inputs[0];
-  }
-  return id;
 }
 
 void IntegerDomain::decide(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float) {

@@ -41,8 +41,8 @@ class IntegerDomain {
   bool made_integer(ValueId id) const { return made_integer_[static_cast<size_t>(id)]; }
   /// The value whose scale and zero point this integer value has: itself, or the first input of the operators that pass integers on.
   ValueId map_of(ValueId id) const { return root_[static_cast<size_t>(id)]; }
-  /// The value whose statistics are used for this one: for a view its input, since calibration observes memory.
-  ValueId watched(const Graph& graph, ValueId id) const;
+  /// The value whose statistics are used for this one, by range_sources.
+  ValueId watched(ValueId id) const { return watched_[static_cast<size_t>(id)]; }
   /// quant_name of a value that depends on fed inputs; "" for others.
   const std::string& name(ValueId id) const { return names_[static_cast<size_t>(id)]; }
   /// The inputs that the node reads as integers if it runs on integers.
@@ -56,6 +56,7 @@ class IntegerDomain {
   void decide(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float);
 
   std::vector<int> producers_;
+  std::vector<ValueId> watched_;
   std::vector<std::string> names_;   // by value
   std::vector<QuantizeRule> rules_;  // by node
   std::vector<bool> constant_;       // by node

@@ -9,16 +9,6 @@
 namespace galley {
 namespace {
 
-/// For each value, the value whose memory it uses (itself, or the value that it is a view of).
-std::vector<ValueId> memory_of(const Graph& graph) {
-  std::vector<ValueId> base(graph.value_count());
-  for (size_t v = 0; v < base.size(); ++v) base[v] = static_cast<ValueId>(v);
-  for (const Node& node : graph.nodes()) {
-    if (is_view(graph, node)) base[static_cast<size_t>(node.outputs[0])] = base[static_cast<size_t>(node.inputs[0])];
-  }
-  return base;
-}
-
 /// Bytes of state that a node updates.
 int64_t updated_bytes(const Graph& graph, const Node& node) {
   int64_t bytes = 0;
@@ -189,6 +179,15 @@ int order(Graph& graph, int64_t group_bytes) {
 }
 
 }  // namespace
+
+std::vector<ValueId> memory_of(const Graph& graph) {
+  std::vector<ValueId> base(graph.value_count());
+  for (size_t v = 0; v < base.size(); ++v) base[v] = static_cast<ValueId>(v);
+  for (const Node& node : graph.nodes()) {
+    if (is_view(graph, node)) base[static_cast<size_t>(node.outputs[0])] = base[static_cast<size_t>(node.inputs[0])];
+  }
+  return base;
+}
 
 int order_updates(Graph& graph) { return order(graph, 0); }
 int order_updates_in_groups(Graph& graph, int64_t group_bytes) {

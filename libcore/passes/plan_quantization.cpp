@@ -78,7 +78,7 @@ class MapChooser {
   }
 
  private:
-  const RangeStatistics& statistics(ValueId id) const { return calibration_.at(domain_.name(domain_.watched(graph_, id))); }
+  const RangeStatistics& statistics(ValueId id) const { return calibration_.at(domain_.name(domain_.watched(id))); }
 
   /// Processes joins from last to first, so that an input that is a join passes the parameters on.
   void share(const Node& node, std::set<ValueId>& shared) {

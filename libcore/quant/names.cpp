@@ -1,8 +1,11 @@
 #include "libcore/quant/names.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
+
+#include "libcore/ops/extents.h"
 
 namespace galley {
 namespace {
@@ -116,11 +119,24 @@ std::map<ValueId, std::string> quant_values(const Graph& graph) {
   return values;
 }
 
+std::vector<ValueId> range_sources(const Graph& graph) {
+  std::vector<ValueId> sources(graph.value_count());
+  std::vector<bool> infinite(sources.size());
+  for (size_t v = 0; v < sources.size(); ++v) sources[v] = static_cast<ValueId>(v);
+  for (const Node& node : graph.nodes()) {
+    if (node.inputs.empty() || node.inputs[0] == kNoValue || node.outputs.empty()) continue;
+    const auto input = static_cast<size_t>(node.inputs[0]), output = static_cast<size_t>(node.outputs[0]);
+    const bool fills = node.op == &fill_outside_op(), moves = node.op->quantize == QuantizeRule::kPassThrough;
+    infinite[output] = fills ? std::isinf(node.attrs<FillOutsideAttrs>().value) : moves && infinite[input];
+    if (infinite[output] || node.op->view()) sources[output] = sources[input];
+  }
+  return sources;
+}
+
 std::map<ValueId, std::string> watched_values(const Graph& graph) {
   std::map<ValueId, std::string> values = quant_values(graph);
-  for (const Node& node : graph.nodes()) {
-    if (node.op->view()) values.erase(node.outputs[0]);
-  }
+  const std::vector<ValueId> sources = range_sources(graph);
+  std::erase_if(values, [&](const auto& value) { return sources[static_cast<size_t>(value.first)] != value.first; });
   return values;
 }
 

@@ -22,7 +22,10 @@ std::string quant_name(const Graph& graph, const Node& node);
 /// Names by value: every f32 output 0 of a named node, and every fed f32 input under its own name ("input").
 std::map<ValueId, std::string> quant_values(const Graph& graph);
 
-/// The values that calibration observes, with their names: quant_values without views, which share the memory of another value.
+/// For each value, the one whose range it has, by which calibration knows it: itself; the input of a view; before a maximum of pixels
+/// inside images, and of its result, the array without the infinity that lies outside.
+std::vector<ValueId> range_sources(const Graph& graph);
+/// The values that calibration observes, with their names: quant_values without those that have the range of another value.
 std::map<ValueId, std::string> watched_values(const Graph& graph);
 /// Their names in the order of the graph, inputs first.
 std::vector<std::string> watched_names(const Graph& graph);

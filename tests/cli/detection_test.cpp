@@ -333,6 +333,11 @@ TEST(Detection, RegionsOnACanvas) {
       run("galley-quantize", {folder + "/run", "-o", folder + "/int8.safetensors", "--evaluate", "--format", "json", "-q"});
   ASSERT_EQ(quantized.code, 0) << quantized.err;
   EXPECT_GT(Json::parse(quantized.out)["metrics"]["quantized"]["map50"].get<double>(), 60) << quantized.out;
+  // Statistics inside images cannot be folded.
+  const Outcome folded =
+      run("galley-train", {files.regions(), "-o", folder + "/folded", "-q", "quantize.method=qat", "data.padding=image"});
+  EXPECT_EQ(folded.code, 3) << folded.err;
+  EXPECT_NE(folded.err.find("data.padding: batch; or frozen_norm: true"), std::string::npos) << folded.err;
   // A seed draws the same samples each time, and another seed others of the same images.
   const auto digest = [&](const std::string& seed) {
     const Outcome short_run = run("galley-train", {files.regions(), "-o", folder + "/short", "--force", "--format", "json", "-q",

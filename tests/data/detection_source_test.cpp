@@ -130,7 +130,8 @@ TEST(VocSource, MistakesHaveTheirPlace) {
     return [&folder] { open_voc(folder); };
   };
   expect_error(with(voc_xml(object_xml("dgo", "1 2 3 4"))), {"a.xml:4", "'dgo' is not a class", "did you mean 'dog'?"}, 4);
-  expect_error(with(voc_xml(object_xml("cat", "1 2 3 4") + object_xml("dog", "20 4 3 25"))), {"the box of 'dog' has no area"}, 8);
+  expect_error(with(voc_xml(object_xml("cat", "1 2 3 4") + object_xml("dog", "20 4 3 25"))),
+               {"the box of 'dog' has no area: x 20 to 3, y 4 to 25"}, 8);
   expect_error(with(voc_xml(object_xml("dog", "3 4 3 25"))), {"has no area"}, 4);
   expect_error(with(voc_xml(object_xml("dog", "3 4 42 25"))), {"lies outside the image of 40 x 30 pixels"}, 4);
   expect_error(with(voc_xml(object_xml("dog", "3 4 x 25"))), {"<xmax> is 'x'; expected a number", "write it as 12"}, 6);

@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "libcore/base/error.h"
 #include "libcore/ops/attention.h"
+#include "libcore/ops/extents.h"
 #include "libcore/ops/matmul.h"
+#include "libcore/ops/pool.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
 #include "libcore/quant/calibration.h"
@@ -69,6 +72,19 @@ TEST(QuantNames, FilesFromBeforeAttentionWasAnOperator) {
   EXPECT_TRUE(former_names(graph, Names{"input", "attn", "head"}).empty()) << "another model";
   EXPECT_TRUE(former_names(graph, watched_names(graph)).empty()) << "a file of today needs no other names";
   EXPECT_TRUE(former_names(block(2), former).empty()) << "a model without attention";
+}
+
+TEST(QuantNames, InfinityOutsideImagesIsNotObserved) {
+  Graph graph;
+  const Value x = graph.add_input("input", {DType::kF32, {1, 2, 4, 4}, {}, {}}, ValueRole::kInput),
+              extents = graph.add_input("extents", {DType::kI64, {1, 2}, {}, {}}, ValueRole::kInput);
+  MaxPool2dAttrs window;
+  window.kernel_size = {2};
+  const Value zeros = fill_outside(x, extents), most = max_pool2d(fill_outside(zeros, extents, -INFINITY), window).y;
+  const Value result = fill_outside(most, extents);
+  EXPECT_EQ(watched_names(graph), (std::vector<std::string>{"input", "fill_outside", "fill_outside.3"}));
+  EXPECT_EQ(range_sources(graph)[static_cast<size_t>(most.id())], zeros.id());
+  EXPECT_EQ(range_sources(graph)[static_cast<size_t>(result.id())], result.id());
 }
 
 TEST(QuantNames, TheDigestOfAModel) {

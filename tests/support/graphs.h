@@ -121,8 +121,8 @@ inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3
   g.add_output("loss", net.loss);
 }
 
-/// Differentiates and adds SGD with momentum.
-inline void add_training(TinyNet& net) {
+/// Differentiates and adds SGD with momentum. `accumulates`: of gradients that are added to state, which is cleared afterwards.
+inline void add_training(TinyNet& net, bool accumulates = false) {
   Graph& g = net.graph;
   const std::map<ValueId, ValueId> gradients = differentiate(g, net.loss.id(), net.parameters);
   g.set_phase(Phase::kUpdate);
@@ -133,7 +133,9 @@ inline void add_training(TinyNet& net) {
   for (const auto& [parameter, gradient] : gradients) {
     const std::string name = g.value(parameter).name;
     const Value buffer = g.add_input("momentum." + name, g.type(parameter), ValueRole::kState);
-    sgd_update(g.at(parameter), g.at(gradient), lr, step, buffer, Value(), attrs);
+    const Value earlier = accumulates ? g.add_input("earlier." + name, g.type(parameter), ValueRole::kState) : Value();
+    sgd_update(g.at(parameter), accumulates ? add(earlier, g.at(gradient)) : g.at(gradient), lr, step, buffer, Value(), attrs);
+    if (accumulates) clear(earlier);
   }
   g.set_phase(Phase::kForward);
 }

@@ -44,14 +44,14 @@ TEST(CpuRewrites, BatchNormAndDepthwiseConvolutionGiveTheSameStep) {
 }
 
 TEST(CpuRewrites, NormsAndPointwiseConvolutionsGiveTheSameStep) {
-  for (const bool with_depthwise : {false, true}) {
+  for (const auto& [with_depthwise, accumulates] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
     TinyNet plain, fused;
     build_tiny_net(plain, true, 3, true);
-    add_training(plain);
+    add_training(plain, accumulates);
     build_tiny_net(fused, true, 3, true);
     fuse_training(fused.graph);
     if (with_depthwise) fuse_batch_norm_depthwise(fused.graph, kAnyKernel);
-    add_training(fused);
+    add_training(fused, accumulates);
     order_updates(fused.graph);  // as in compilation: parameters are updated between the operators that are merged
     const size_t nodes = fused.graph.nodes().size();
     const PassReport refused = fuse_pointwise(fused.graph, kNoKernel);
