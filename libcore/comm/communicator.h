@@ -176,6 +176,8 @@ class Communicator {
   virtual int per_machine() const { return size_; }
   /// The ranks that share memory with this one as processes, itself too: 1, all of its machine, or all.
   virtual int sharing_memory() const { return 1; }
+  /// The most memory of this rank, beyond the array, that a sum of an array of so many bytes over all ranks takes.
+  virtual int64_t buffer_bytes(int64_t bytes) const { return static_cast<void>(bytes), 0; }
 
   /// Collectives between arrays in the memory of the ranks' devices; nullptr: arrays are in the host's memory. It must outlive its uses.
   void use_devices(DeviceRanks* devices) { devices_ = devices; }

@@ -19,6 +19,8 @@ class DeviceRanks {
   virtual void start(const Collective& call, Stream& stream) = 0;
   /// Later work of `stream` begins when the collective whose output is at this address has ended. Each is waited for once.
   virtual void wait(const void* output, Stream& stream) = 0;
+  /// Forgets the arrays of all collectives so far. Called before their memory is freed, when no collective is under way.
+  virtual void release() = 0;
 };
 
 }  // namespace galley

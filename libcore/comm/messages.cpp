@@ -15,8 +15,8 @@ namespace {
 constexpr std::chrono::milliseconds kPollTime{100};
 constexpr std::chrono::microseconds kIdleTime{200};
 
-constexpr int64_t kMessageBytes = 1 << 20;  // a longer array is sent in pieces
-constexpr int kDataTag = 1, kCheckTag = 2;
+constexpr int64_t kMessageBytes = 1 << 20;     // a longer array is sent in pieces
+constexpr int kCheckTag = 2, kMessageTag = 3;  // of checks, and of sends and receives
 constexpr int kTestsBeforeSleep = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
@@ -110,9 +110,9 @@ void MessageCommunicator::start_message(Job& job) {
   const Collective& call = job.call;
   const int64_t bytes = call.count * dtype_size(call.dtype);
   if (call.kind == CollectiveKind::kSend) {
-    send_all(call.peer, bytes_at(call.input, 0), bytes);
+    send_all(call.peer, bytes_at(call.input, 0), bytes, kMessageTag);
   } else {
-    receive_all(call.peer, bytes_at(call.output, 0), bytes);
+    receive_all(call.peer, bytes_at(call.output, 0), bytes, kMessageTag);
   }
   flights_.push_back({&job, std::move(open_)});
   open_.clear();
@@ -131,14 +131,14 @@ bool MessageCommunicator::test_flights() {
   return !flights_.empty();
 }
 
-void MessageCommunicator::send_all(int to, const std::byte* data, int64_t bytes) {
+void MessageCommunicator::send_all(int to, const std::byte* data, int64_t bytes, int tag) {
   for (int64_t at = 0; at < bytes; at += kMessageBytes)
-    open_.push_back(messages_->send(to, kDataTag, data + at, std::min(bytes - at, kMessageBytes)));
+    open_.push_back(messages_->send(to, tag, data + at, std::min(bytes - at, kMessageBytes)));
 }
 
-void MessageCommunicator::receive_all(int from, std::byte* data, int64_t bytes) {
+void MessageCommunicator::receive_all(int from, std::byte* data, int64_t bytes, int tag) {
   for (int64_t at = 0; at < bytes; at += kMessageBytes)
-    open_.push_back(messages_->receive(from, kDataTag, data + at, std::min(bytes - at, kMessageBytes)));
+    open_.push_back(messages_->receive(from, tag, data + at, std::min(bytes - at, kMessageBytes)));
 }
 
 /// Waits for all open messages. Testing moves them.

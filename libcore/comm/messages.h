@@ -54,6 +54,8 @@ class MessageCommunicator : public Communicator {
   void leave() override;
   int per_machine() const override { return options_.per_machine; }
 
+  int64_t buffer_bytes(int64_t bytes) const override { return bytes; }
+
  protected:
   void begin(const Collective& call, Ticket ticket) override;
   void finish(Ticket ticket) override;
@@ -71,9 +73,10 @@ class MessageCommunicator : public Communicator {
   /// Called while the rank waits; returns whether it wants to be called again soon.
   virtual bool idle() { return false; }
 
+  static constexpr int kDataTag = 1;  ///< Of collectives.
   /// For run_one. Messages to a rank arrive in the order of the sends. They are started, and complete() waits for all.
-  void send_all(int to, const std::byte* data, int64_t bytes);
-  void receive_all(int from, std::byte* data, int64_t bytes);
+  void send_all(int to, const std::byte* data, int64_t bytes, int tag = kDataTag);
+  void receive_all(int from, std::byte* data, int64_t bytes, int tag = kDataTag);
   void complete();
   /// Tests the sends and receives of the rank. Returns whether some are not complete. For waits of run_one.
   bool test_flights();

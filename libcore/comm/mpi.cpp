@@ -128,7 +128,9 @@ MpiJob::MpiJob() {
   mpi.Comm_split_type(mpi.world, mpi::kTypeShared, 0, mpi.no_info, &machine);
   mpi.Comm_rank(machine, &local_rank_);
   mpi.Comm_size(machine, &local_size_);
-  if (const auto each = number_of("GALLEY_RANKS_PER_NODE"); each && *each > 0) {
+  if (const char* text = std::getenv("GALLEY_RANKS_PER_NODE")) {
+    const std::optional<int> each = number_of("GALLEY_RANKS_PER_NODE");
+    if (!each || *each < 1) throw Error(ErrorCode::kUsage, cat("GALLEY_RANKS_PER_NODE=", text, " is no number of ranks"));
     local_rank_ = rank_ % *each;
     local_size_ = std::min(*each, size_ - (rank_ - local_rank_));
   }

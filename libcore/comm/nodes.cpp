@@ -258,6 +258,8 @@ class NodeCommunicator : public Communicator {
   void leave() override { ranks_->leave(); }
   int per_machine() const override { return machine_->size(); }
   int sharing_memory() const override { return machine_->size(); }
+  // The sums of the machine's ranks for all machines, and what comes from these.
+  int64_t buffer_bytes(int64_t bytes) const override { return 2 * bytes / machine_->size(); }
   std::shared_ptr<std::byte> allocate(int64_t bytes) override { return machine_->allocate(bytes); }
   std::shared_ptr<std::byte> allocate_common(int64_t bytes) override { return machine_->allocate_common(bytes); }
   void report_polls_to(Position* position) override {

@@ -371,7 +371,7 @@ BatchPlan planned_batch(const Recipe& recipe, const JobPlan& job) {
   if (!recipe.train.batch)
     throw Error(ErrorCode::kRecipe, "the key train.batch is missing").key("train.batch").suggest("write e.g. batch: 128");
   const int64_t readers = job.mesh.data * job.mesh.shard;
-  if (const int64_t replicas = logical_replicas(recipe, readers); replicas > 0) {
+  if (const int64_t replicas = logical_replicas(recipe, job.mesh.ranks()); replicas > 0) {
     BatchPlan plan = plan_replicas(*recipe.train.batch, replicas, readers);
     plan.accumulation = (replicas + readers - 1) / readers;
     if (job.mesh.pipe > 1 && plan.global % replicas != 0) {

@@ -8,6 +8,7 @@
 #include "libcore/comm/rank_scope.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/stored_weights.h"
+#include "libcore/ops/collective.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
@@ -178,6 +179,20 @@ void TrainStep::prepare_evaluation(int64_t step) {
 int64_t TrainStep::replica_bytes() const {
   if (pipeline_) return pipeline_->bytes(stage_sums_);
   return replicas_.count == 0 ? 0 : ReplicaRunner::bytes(program(), replica_buckets_, replica_options());
+}
+
+int64_t TrainStep::largest_sum() const {
+  int64_t most = 0;
+  for (const GradientBucket& bucket : replica_buckets_) most = std::max(most, bucket.layout.padded(groups_.ranks) * 4);
+  for (const PipelineRunner::Sums& sums : stage_sums_) most = std::max(most, sums.elements * 4);
+  for (const Program* program : programs()) {
+    const Graph& graph = program->graph();
+    for (const Node& node : graph.nodes()) {
+      if (node.op == &all_reduce_start_op() || node.op == &reduce_scatter_start_op())
+        most = std::max(most, graph.type(node.inputs[0]).bytes());
+    }
+  }
+  return most;
 }
 
 std::vector<const Program*> TrainStep::programs() const {

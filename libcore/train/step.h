@@ -59,6 +59,8 @@ class TrainStep {
   const Program* accumulate_program() const { return stages_.front().accumulate_program.get(); }
   /// Memory of the replicas: their arenas, and sums of gradients; 0 without replicas.
   int64_t replica_bytes() const;
+  /// The bytes of the largest array that ranks sum.
+  int64_t largest_sum() const;
   /// For other programs of the run, after fusion: replaces parameters by gathers where ranks divide them; null: they do not.
   std::function<void(Graph&)> gather_pass() const;
   /// For other programs of the run, as captured: divides their matrices among ranks, and holds buffers as this step does

@@ -358,7 +358,10 @@ TrainResult Trainer::State::train(TrainEvents& events) {
 
 Trainer::Trainer(const LoadedRecipe& loaded, std::string recipe_text, TrainerOptions options)
     : state_(std::make_unique<State>(loaded, std::move(recipe_text), std::move(options))) {}
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  for (const std::unique_ptr<DeviceRanks>& group : state_->group_devices) group->release();
+  if (state_->devices != nullptr) state_->devices->release();
+}
 
 std::optional<TrainResult> Trainer::finished() const {
   state_->check_facts();

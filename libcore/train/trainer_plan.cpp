@@ -246,6 +246,7 @@ void Trainer::State::plan_peak() {
     const int sharing = options.ranks->sharing_memory();
     plan.base_bytes += reached_bytes(update->program()) / sharing * (sharing - 1);
   }
+  if (rank_count() > 1 && engine->backend().device().is_host()) plan.base_bytes += options.ranks->buffer_bytes(update->largest_sum());
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
 }
 

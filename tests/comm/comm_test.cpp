@@ -278,6 +278,23 @@ TEST_P(Transports, MessagesArriveInOrder) {
   });
 }
 
+TEST_P(Transports, MessagesAndCollectivesDoNotMix) {
+  run([&](Communicator& comm) {
+    const int last = comm.size() - 1;
+    if (last == 0) return;
+    double sum = 1, message = comm.rank() == 0 ? 1000 : 0;
+    Ticket sent = 0;
+    if (comm.rank() == 0)
+      sent =
+          comm.start({.kind = CollectiveKind::kSend, .dtype = DType::kF64, .name = "message", .input = &message, .count = 1, .peer = last});
+    comm.all_reduce("sum", &sum, &sum, 1, DType::kF64);
+    if (comm.rank() == last) comm.receive("message", &message, 1, DType::kF64, 0);
+    if (comm.rank() == 0) comm.wait(sent);
+    ASSERT_EQ(sum, comm.size());
+    ASSERT_EQ(message, comm.rank() == 0 || comm.rank() == last ? 1000 : 0);
+  });
+}
+
 TEST_P(Transports, ManyMayBeStartedBeforeTheFirstWaitAndWaitedForInAnyOrder) {
   run([&](Communicator& comm) {
     constexpr int kMany = 40;

@@ -83,9 +83,7 @@ class NcclRanks : public DeviceRanks {
     if (!device_.try_current()) return;
     // Of a communicator with an error, only this ends the work.
     const bool failed = std::uncaught_exceptions() > 0 || failed_;
-    for (const auto& [array, registration] : registered_) {
-      if (!failed && registration != nullptr) library().ncclCommDeregister(array.communicator, registration);
-    }
+    if (!failed) release();
     for (const nccl::Handle each : all_communicators()) failed ? library().ncclCommAbort(each) : library().ncclCommDestroy(each);
     for (const Flight& flight : flights_) driver().cuEventDestroy(flight.done);
     driver().cuEventDestroy(ready_);
@@ -115,6 +113,12 @@ class NcclRanks : public DeviceRanks {
 
   std::string transport() const override { return "NCCL " + nccl::nccl().state.version; }
 
+  void release() override {
+    if (registered_.empty() || !device_.try_current()) return;
+    for (const auto& [array, registration] : registered_) library().ncclCommDeregister(array.communicator, registration);
+    registered_.clear();
+  }
+
   void start(const Collective& call, Stream& stream) override {
     device_.make_current();
     last_ = cat(collective_name(call.kind), " ", call.name);
@@ -122,7 +126,7 @@ class NcclRanks : public DeviceRanks {
     const nccl::Handle among = communicator_of(call.group);
     check(driver().cuEventRecord(ready_, cuda_stream(stream)), "recording an event");
     check(driver().cuStreamWaitEvent(stream_, ready_, 0), "waiting for an event");
-    enroll(call, among);
+    register_array(call, among);
     finish(enqueue(call, among), among);
     Flight& flight = free_flight();
     check(driver().cuEventRecord(flight.done, stream_), "recording an event");
@@ -152,18 +156,14 @@ class NcclRanks : public DeviceRanks {
   };
 
   /// Registers the array of a collective when it is first used, which is in a run that is not recorded: arrays have one place in all runs.
-  /// NCCL then moves it without copies of its own where the GPUs allow that. A collective works without, too.
-  void enroll(const Collective& call, nccl::Handle among) {
+  /// NCCL then moves it without copies of its own where the GPUs allow that. All ranks must do so: a failure ends the job.
+  void register_array(const Collective& call, nccl::Handle among) {
     const bool scatters = call.kind == CollectiveKind::kReduceScatter;  // the output is a part of the input
     const Registered array{among, scatters ? call.input : call.output, static_cast<size_t>(call.count * dtype_size(call.dtype))};
     if (array.bytes == 0 || registered_.contains(array)) return;
     void* registration = nullptr;
-    nccl::Result result = library().ncclCommRegister(among, const_cast<void*>(array.address), array.bytes, &registration);
-    if (result == nccl::kInProgress) {
-      finish(result, among);
-      result = nccl::kSuccess;
-    }
-    registered_.emplace(array, result == nccl::kSuccess ? registration : nullptr);
+    finish(library().ncclCommRegister(among, const_cast<void*>(array.address), array.bytes, &registration), among);
+    registered_.emplace(array, registration);
   }
 
   void connect() {
@@ -272,7 +272,7 @@ class NcclRanks : public DeviceRanks {
   cuda::EventHandle ready_ = nullptr;    // the inputs of the next one
   nccl::Handle communicator_ = nullptr;  // of all ranks
   std::vector<std::pair<RankGroup, nccl::Handle>> groups_;
-  std::map<Registered, void*> registered_;  // null: it cannot be registered
+  std::map<Registered, void*> registered_;
   std::vector<Flight> flights_;
   std::string last_;  // for messages
   bool failed_ = false;
