@@ -119,9 +119,14 @@ TEST(Ranks, DeterministicTrainingHasTheBitsOfOneProcess) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder, "deterministic: true\n");
   ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/one"}).code, 0);
   const Json one = result_of(folder + "/one");
-  for (const std::string strategy : {"ddp", "zero1", "fsdp"}) {  // three ranks divide neither the batch nor the replicas
-    const std::string in = folder + "/" + strategy;
-    const Outcome processes = shell(std::string(kMpirun) + "mpi -np 3 galley-train " + recipe + " sharding=" + strategy + " -o " + in);
+  // Three ranks divide neither the batch nor the replicas. Stages of a pipeline, and their copies, are on two machines.
+  for (const auto& [ranks, strategy] : {std::pair<std::string, std::string>("-np 3", "ddp"),
+                                        {"-np 3", "zero1"},
+                                        {"-np 3", "fsdp"},
+                                        {"-x GALLEY_RANKS_PER_NODE=2 -np 4", "'{strategy: pipeline, mesh: {data: 2, pipe: 2}}'"}}) {
+    const std::string in = folder + "/run";
+    const Outcome processes =
+        shell(std::string(kMpirun) + "mpi " + ranks + " galley-train " + recipe + " sharding=" + strategy + " --force -o " + in);
     ASSERT_EQ(processes.code, 0) << processes.err;
     EXPECT_EQ(result_of(in)["digest"], one["digest"]) << strategy;
     EXPECT_EQ(result_of(in)["metrics"], one["metrics"]) << strategy;

@@ -94,7 +94,7 @@ void say(bool json, const std::string& message) {
 
 /// srun kills all ranks without notice when one of them was killed: the first one on a machine tells, the others find this name. Like other
 /// names of processes that have ended, it is removed by later jobs.
-std::string name_of_first_killed() { return cat("/galley-", getppid(), "-killed"); }
+std::string name_of_first_killed() { return cat("/galley-", getppid(), "-killed-", getuid()); }
 bool is_first_killed() {
   const int file = shm_open(name_of_first_killed().c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (file >= 0) close(file);
