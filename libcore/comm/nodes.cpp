@@ -279,6 +279,16 @@ class NodeCommunicator : public Communicator {
     bool on_machine = false;
     PartOfCall part;
   };
+  /// Runs `work`. After an exception the arrays of collectives may be freed, so that the thread of the messages ends first.
+  template <class Work>
+  auto guarded(Work&& work) {
+    try {
+      return work();
+    } catch (...) {
+      ranks_->leave();
+      throw;
+    }
+  }
   bool on_machine(const Collective& call) const;
   Collective of_machine(const Collective& call, PartOfCall& part);
 
@@ -313,18 +323,16 @@ void NodeCommunicator::begin(const Collective& call, Ticket ticket) {
   auto slot = std::find_if(flights_.begin(), flights_.end(), [](const Flight& flight) { return flight.ticket == 0; });
   if (slot == flights_.end()) slot = flights_.emplace(flights_.end());
   *slot = {.ticket = ticket, .on_machine = on_machine(call), .part = {.ticket = ticket}};
-  slot->inner = slot->on_machine ? machine_->start(of_machine(call, slot->part)) : ranks_->start(call);
-  if (!slot->on_machine) machine_->advance();
+  guarded([&] {
+    slot->inner = slot->on_machine ? machine_->start(of_machine(call, slot->part)) : ranks_->start(call);
+    if (!slot->on_machine) machine_->advance();
+  });
 }
 
 void NodeCommunicator::finish(Ticket ticket) {
   const auto flight = std::find_if(flights_.begin(), flights_.end(), [&](const Flight& each) { return each.ticket == ticket; });
   GALLEY_ASSERT(flight != flights_.end(), "collective ", ticket, " was waited for already");
-  if (flight->on_machine) {
-    machine_->wait(flight->inner);
-  } else {
-    ranks_->wait(flight->inner);
-  }
+  guarded([&] { flight->on_machine ? machine_->wait(flight->inner) : ranks_->wait(flight->inner); });
   flight->ticket = 0;
 }
 
