@@ -93,12 +93,17 @@ inline constexpr int64_t kRoom = 4;  // objects that fit, of each image
 /// Multiplies the last layers of the heads, as write_rcnn and write_pyramid do.
 inline void scale_predictors(std::map<std::string, RefArray>& feeds, double factor) {
   if (factor == 1) return;
-  for (auto& [name, array] : feeds) {
-    const bool last =
-        std::ranges::any_of(std::array{"rpn.head.cls_logits", "rpn.head.bbox_pred", "box_predictor", "mask_fcn_logits", "kps_score_lowres",
-                                       "head.classification_head.cls_logits", "head.regression_head.bbox_reg"},
-                            [&](const char* layer) { return name.find(layer) != std::string::npos; });
-    for (size_t i = 0; last && i < array.v.size(); ++i) array.v[i] *= factor;
+  constexpr std::array kLastLayers{"rpn.head.cls_logits",
+                                   "rpn.head.bbox_pred",
+                                   "box_predictor",
+                                   "mask_fcn_logits",
+                                   "kps_score_lowres",
+                                   "head.classification_head.cls_logits",
+                                   "head.regression_head.bbox_reg"};
+  for (auto& feed : feeds) {
+    const auto names = [&](const char* layer) { return feed.first.find(layer) != std::string::npos; };
+    if (!std::any_of(kLastLayers.begin(), kLastLayers.end(), names)) continue;
+    for (double& value : feed.second.v) value *= factor;
   }
 }
 
