@@ -103,7 +103,7 @@ std::optional<LaunchedRank> launched_rank() {
     const auto rank = number_of(names.rank), size = number_of(names.size);
     if (!rank || !size || *rank >= *size) continue;
     const bool by_srun = names.rank == kLaunchers[2].rank;
-    // A batch script of Slurm has some of these variables too, but is no step: there it is one process.
+    // Slurm sets some of these variables in batch scripts too. A tool that runs outside a job step is one process.
     const char* step = std::getenv("SLURM_STEP_ID");
     if (by_srun && (step == nullptr || std::string_view(step) == "batch")) continue;
     return LaunchedRank{*rank, *size, number_of(names.local_rank).value_or(0), by_srun};
@@ -130,7 +130,7 @@ MpiJob::MpiJob() {
   mpi.Comm_size(machine, &local_size_);
   if (const char* text = std::getenv("GALLEY_RANKS_PER_NODE")) {
     const std::optional<int> each = number_of("GALLEY_RANKS_PER_NODE");
-    if (!each || *each < 1) throw Error(ErrorCode::kUsage, cat("GALLEY_RANKS_PER_NODE=", text, " is no number of ranks"));
+    if (!each || *each < 1) throw Error(ErrorCode::kUsage, cat("GALLEY_RANKS_PER_NODE=", text, " must be a whole number of at least 1"));
     local_rank_ = rank_ % *each;
     local_size_ = std::min(*each, size_ - (rank_ - local_rank_));
   }

@@ -201,7 +201,8 @@ void Execution::feed(std::string_view name, const Tensor& values) {
 void Execution::take(std::string_view name, const Execution& from, std::string_view output) {
   if (device_.is_host()) return feed(name, from.view(output));
   const ValueId id = program_->graph().find_input(name), made = from.program_->graph().find_output(output);
-  GALLEY_ASSERT(takes(name) && made != kNoValue, "'", name, "' is no input, or '", output, "' no output");
+  GALLEY_ASSERT(takes(name) && made != kNoValue, "the program has no input '", name, "', or the other program has no output '", output,
+                "'");
   const TensorType &type = program_->graph().type(id), &given = from.program_->graph().type(made);
   GALLEY_ASSERT(given.dtype == type.dtype && given.shape == type.shape, "input '", name, "' must be ", type, ", not ", given);
   if (scalars_.has(id) || !same_bytes(type.shape, given.format, type.format)) return feed(name, from.output(output));

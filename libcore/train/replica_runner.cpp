@@ -97,7 +97,7 @@ int64_t ReplicaRunner::bytes(const Program& program, const std::vector<GradientB
   const ReplicaRunner runner(options);
   int64_t sums = 0;
   for (const GradientBucket& bucket : buckets) sums += bucket.layout.padded(options.shards.ranks) * 4;
-  if (!options.host) return program.scratch_bytes() + program.prepared_bytes() + sums;  // sums are added on the host
+  if (!options.host) return program.scratch_bytes() + program.prepared_bytes() + sums;  // the copy that the update reads
   int64_t arrays = std::ssize(runner.tree_.partials(runner.rank_));
   for (int leaves = 4; leaves <= runner.count(); leaves *= 2) ++arrays;  // LeafSums
   return runner.slots_ * (program.scratch_bytes() + program.prepared_bytes()) + arrays * sums;

@@ -59,7 +59,7 @@ log: {tensorboard: false}
   EXPECT_EQ(line["file"], folder + "/data/left/0");
   EXPECT_EQ(line["top"].size(), 2u);
   EXPECT_TRUE(read_text(folder + "/out/0.png").starts_with("\x89PNG"));
-  // A path that is no video does not stop the others.
+  // A path without a video is reported, and the other videos are predicted.
   const Outcome file = run("galley-predict", {folder + "/run", folder + "/data/left/0/0.ppm", folder + "/data/left/0", "--format", "json"});
   EXPECT_EQ(file.code, 4) << file.err;
   const size_t end = file.out.find('\n');

@@ -47,7 +47,7 @@ void check_tokens(const Session& session, const Tensor& tokens, const std::strin
   }
 }
 
-/// Kernels of some layers, such as a convolution with relu, would make a finite number of NaN.
+/// Refuses NaN and infinity, since some kernels, such as a convolution with relu, turn NaN into 0.
 void check_finite(const Tensor& tensor, const std::string& name, const std::string& path) {
   if (!is_floating(tensor.dtype())) return;
   const std::vector<double> values = tensor.to_doubles();

@@ -32,7 +32,7 @@ std::string about_of(const std::string& text) {
     if (comment.empty() && line.starts_with("# ")) comment = line.substr(2);
     begin = end + 1;
   }
-  // A fragment has no `about`: the first sentence of its comment. "et al. 2014" ends none.
+  // A fragment has no `about`: the first sentence of its comment. A sentence ends before an upper-case letter, "et al. 2014" does not.
   size_t end = comment.find(". ");
   while (end != std::string::npos && std::isupper(static_cast<unsigned char>(comment[end + 2])) == 0) end = comment.find(". ", end + 1);
   return comment.substr(0, std::min({end, comment.find(": "), comment.find(", to ")}));
