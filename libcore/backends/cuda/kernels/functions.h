@@ -75,14 +75,33 @@ GALLEY_DEVICE V value_of(const V* x, V first, V second) {
   if constexpr (F::values == 3) return F::value(x[0], x[1], x[2]);
 }
 
-template <class F, class V, class... N>
-GALLEY_DEVICE V slope_times(V grad, V from, N... numbers) {
-  if constexpr (requires { F::backward(grad, from, from, numbers...); }) {
-    return F::backward(grad, from, from, numbers...);
-  } else if constexpr (requires { F::slope(from, from, numbers...); }) {
-    return grad * F::slope(from, from, numbers...);
+// Each number of numbers by itself: nvcc 13.0 takes a requirement that expands a parameter pack for unmet.
+template <class F, class V>
+GALLEY_DEVICE V slope_times(V grad, V from) {
+  if constexpr (requires { F::backward(grad, from, from); }) {
+    return F::backward(grad, from, from);
+  } else if constexpr (requires { F::slope(from, from); }) {
+    return grad * F::slope(from, from);
   } else {
     return V(0);  // no backward operator
+  }
+}
+template <class F, class V>
+GALLEY_DEVICE V slope_times(V grad, V from, V first) {
+  if constexpr (requires { F::slope(from, from, first); }) {
+    return grad * F::slope(from, from, first);
+  } else {
+    return V(0);
+  }
+}
+template <class F, class V>
+GALLEY_DEVICE V slope_times(V grad, V from, V first, V second) {
+  if constexpr (requires { F::backward(grad, from, from, first, second); }) {
+    return F::backward(grad, from, from, first, second);
+  } else if constexpr (requires { F::slope(from, from, first, second); }) {
+    return grad * F::slope(from, from, first, second);
+  } else {
+    return V(0);
   }
 }
 template <class F, class V>
