@@ -16,6 +16,9 @@ class Memory {
   virtual void free(void* address, int64_t bytes, int64_t alignment) noexcept = 0;
   /// Whether the host can read and write it by address.
   virtual bool host_access() const = 0;
+  /// The most bytes that were allocated at once since the start or reset_peak; 0 of host memory, which the operating system counts.
+  virtual int64_t peak_bytes() const { return 0; }
+  virtual void reset_peak() {}
 };
 
 }  // namespace galley

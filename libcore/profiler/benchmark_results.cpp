@@ -93,7 +93,7 @@ std::string benchmark_page(const BenchmarkResults& results, const Json& provenan
   Arithmetic work;
   for (const BenchmarkRow& row : results.rows) work += row.executed;
   for (int64_t count : threads) {
-    const MachineLimits limits = machine_limits(static_cast<int>(count));
+    const MachineLimits limits = machine_limits(static_cast<int>(count), results.rows.front().device);
     const auto add_roof = [&](const char* type, double per_s) {
       json["limits"].push_back({{"threads", count}, {"type", type}, {"flops_per_s", per_s}, {"bytes_per_s", limits.bytes_per_s}});
     };

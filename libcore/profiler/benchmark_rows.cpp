@@ -10,18 +10,18 @@
 namespace galley {
 
 double BenchmarkRow::peak_fraction() const {
-  return time.median > 0 && flops > 0 ? executed.seconds_at(machine_limits(static_cast<int>(threads))) / time.median : 0;
+  return time.median > 0 && flops > 0 ? executed.seconds_at(machine_limits(static_cast<int>(threads), device)) / time.median : 0;
 }
 
 std::string BenchmarkRow::bound() const {
   if (flops <= 0 && bytes <= 0) return "";
-  const MachineLimits limits = machine_limits(static_cast<int>(threads));
+  const MachineLimits limits = machine_limits(static_cast<int>(threads), device);
   return executed.seconds_at(limits) >= bytes / limits.bytes_per_s ? "compute" : "memory";
 }
 
 double BenchmarkRow::limit_fraction() const {
   if (time.median <= 0 || (flops <= 0 && bytes <= 0)) return 0;
-  const MachineLimits limits = machine_limits(static_cast<int>(threads));
+  const MachineLimits limits = machine_limits(static_cast<int>(threads), device);
   return std::max(executed.seconds_at(limits), bytes / limits.bytes_per_s) / time.median;
 }
 

@@ -22,7 +22,7 @@ struct BenchmarkRow {
   double samples = 0;           // of one run
   double flops = 0, bytes = 0;  // of one run
   Arithmetic executed;          // executed operations, fewer with Winograd convolutions; shares of limits refer to these
-  int64_t peak_bytes = 0;       // peak memory of the process, measured
+  int64_t peak_bytes = 0;       // peak memory, measured: of the process, or of a device with memory of its own
   int64_t planned_bytes = 0;    // planned by the program: parameters, state, workspace, packed weights, batch; 0: no program
   bool converged = false;
   std::string error;

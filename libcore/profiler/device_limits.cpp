@@ -1,6 +1,7 @@
 #include "libcore/profiler/device_limits.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -49,15 +50,19 @@ double copy_rate(Device& device, Memory& from_memory, Memory& to_memory) {
   }
 }
 
-/// Random numbers: those of constant matrices take less power, so that some processors compute faster.
+/// Random numbers: those of constant matrices take less power, so that some processors compute faster. A part is repeated.
 Tensor random_matrix(DType dtype, int64_t size) {
-  constexpr int64_t kDifferent = int64_t{1} << 20;
-  Tensor values(DType::kF32, Shape{size, size});
-  auto* data = values.data_as<float>();
+  const int64_t elements = size * size, different = std::min<int64_t>(elements, (int64_t{1} << 20) - 1);
+  Tensor part(DType::kF32, Shape{different});
   RandomStream random(0, "matrix", 0);
-  for (int64_t i = 0; i < values.elements(); ++i)
-    data[i] = i < kDifferent ? static_cast<float>(random.uniform()) - 0.5f : data[i - kDifferent + 1];
-  return dtype == DType::kF32 ? values : values.to(dtype);
+  for (int64_t i = 0; i < different; ++i) part.data_as<float>()[i] = static_cast<float>(random.uniform()) - 0.5f;
+  part = part.to(dtype);
+  Tensor values(dtype, Shape{size, size});
+  for (int64_t i = 0; i < elements; i += different) {
+    const int64_t bytes = std::min(different, elements - i) * dtype_size(dtype);
+    std::memcpy(static_cast<std::byte*>(values.data()) + i * dtype_size(dtype), part.data(), static_cast<size_t>(bytes));
+  }
+  return values;
 }
 
 ProductRate product_rate(std::string_view device, const std::string& name, DType dtype, bool tf32) {
@@ -111,6 +116,17 @@ nlohmann::ordered_json device_json(const DeviceLimits& limits) {
   return json;
 }
 
+std::optional<DeviceLimits> device_limits_of(const nlohmann::json& json) try {
+  DeviceLimits limits{.device = json.at("device"),
+                      .copy_per_s = json.at("copy_per_s"),
+                      .to_device_per_s = json.at("to_device_per_s"),
+                      .from_device_per_s = json.at("from_device_per_s")};
+  for (const auto& product : json.at("products"))
+    limits.products.push_back({product.at("dtype"), product.at("kernel"), product.at("size"), product.at("per_s")});
+  return limits;
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
+}
 Table device_table(const DeviceLimits& limits) {
   Table table{{"what", "of", "value", "unit"}, {}};
   const auto bytes = [&](const char* what, const char* of, double rate) {

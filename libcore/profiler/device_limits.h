@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,8 @@ DeviceLimits measure_device(std::string_view device);
 
 /// {"device","copy_per_s","to_device_per_s","from_device_per_s","products":[{"dtype","kernel","size","per_s"}]}
 nlohmann::ordered_json device_json(const DeviceLimits& limits);
+/// The limits of such JSON; none: it is something else.
+std::optional<DeviceLimits> device_limits_of(const nlohmann::json& json);
 Table device_table(const DeviceLimits& limits);
 
 }  // namespace galley

@@ -2,14 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/table.h"
+#include "libcore/profiler/device_limits.h"
 
 namespace galley {
 namespace {
@@ -40,18 +43,45 @@ MachineLimits stored_limits(int threads) {
   return limits;
 }
 
-}  // namespace
-
-std::string machine_store(int threads) {
+/// A file of the cache that names this host.
+std::string store_of(const std::string& what) {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   const std::string folder = cache != nullptr && *cache != '\0' ? cache : cat(home != nullptr ? home : "/tmp", "/.cache");
   char host[256] = "host";
   gethostname(host, sizeof host - 1);
-  return cat(folder, "/galley/machine-", host, "-", threads, ".json");
+  return cat(folder, "/galley/machine-", host, "-", what, ".json");
 }
 
-MachineLimits machine_limits(int threads) {
+/// Of a device with memory of its own. bf16 stands for both types of 16 bits.
+MachineLimits device_limits(std::string_view device) {
+  std::ifstream file(machine_store(device));
+  const std::optional<DeviceLimits> stored = device_limits_of(nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false));
+  const DeviceLimits measured = stored ? *stored : measure_device(device);
+  MachineLimits limits{.bytes_per_s = measured.copy_per_s};
+  for (const ProductRate& product : measured.products) {
+    const DType dtype = product.dtype == "f32" ? DType::kF32 : DType::kBF16;
+    if (product.dtype == "f32" || (product.dtype != "tf32" && product.per_s > limits.bf16_per_s))
+      limits.set_peak(dtype, product.per_s, product.kernel);
+  }
+  return limits;
+}
+
+}  // namespace
+
+std::string machine_store(int threads) { return store_of(cat(threads)); }
+std::string machine_store(std::string_view device) {
+  std::string name(device);
+  std::replace(name.begin(), name.end(), ':', '-');
+  return store_of(name);
+}
+
+MachineLimits machine_limits(int threads, std::string_view device) {
+  if (device.starts_with("cuda")) {
+    static std::map<std::string, MachineLimits, std::less<>> of_devices;
+    const auto place = of_devices.find(device);
+    return place != of_devices.end() ? place->second : of_devices.emplace(device, device_limits(device)).first->second;
+  }
   static std::map<int, MachineLimits> known;
   const auto found = known.find(threads);
   if (found != known.end()) return found->second;

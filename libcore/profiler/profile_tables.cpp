@@ -86,7 +86,7 @@ Table memory_table(const Profile& profile) {
   const auto line = [&](const char* name, int64_t bytes) { table.rows.push_back({name, human_bytes(static_cast<double>(bytes)), ""}); };
   line("total at the peak", total(memory.steps[memory.peak]));
   line("planned (with fragmentation)", memory.planned_bytes);
-  line("process, measured", profile.resident_bytes);
+  line("measured", profile.resident_bytes);
   return table;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "libcore/base/log.h"
+#include "libcore/base/resident_memory.h"
 #include "libcore/base/units.h"
 #include "libcore/runtime/compile.h"
 
@@ -98,6 +99,11 @@ std::unique_ptr<Execution> Engine::bind(std::shared_ptr<const Program> program, 
   const Use use(users_, !changes_nothing);
   return std::make_unique<Execution>(std::move(program), store_, options.arena ? std::move(options.arena) : arena_,
                                      std::move(options.names), std::move(options.carried));
+}
+
+int64_t Engine::peak_bytes() const {
+  const int64_t own = backend_->device().memory().peak_bytes();
+  return own > 0 ? own : peak_resident_bytes();
 }
 
 }  // namespace galley

@@ -48,6 +48,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   const Backend& backend() const { return *backend_; }
+  /// The most memory in use at once: what was allocated of a device's own memory, else the resident memory of this process.
+  int64_t peak_bytes() const;
   /// Parameters, buffers and state of all programs.
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }

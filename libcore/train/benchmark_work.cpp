@@ -88,6 +88,8 @@ BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::st
   const int64_t before = resident_bytes();
   reset_peak_resident_bytes();
   const auto parts = std::make_shared<Parts>(std::move(loaded));
+  Device& device = parts->session.backend()->device();
+  device.memory().reset_peak();
   if (cell.what != "train_step" && cell.what != "data") {
     if (const auto plan = loaded_plan(parts->loaded->recipe)) row.precision = plan->dtype();
   }
@@ -101,7 +103,8 @@ BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::st
   work.parts = parts;
   work.run();
   work.run();
-  row.peak_bytes = base + std::max<int64_t>(0, peak_resident_bytes() - before);
+  const int64_t own = device.memory().peak_bytes();
+  row.peak_bytes = own > 0 ? own : base + std::max<int64_t>(0, peak_resident_bytes() - before);
   return work;
 }
 

@@ -188,6 +188,11 @@ std::vector<ProfiledProgram> ProfiledWork::compilations() const {
   return list;
 }
 
+int64_t ProfiledWork::memory_bytes() const {
+  const int64_t own = engine_.backend().device().memory().peak_bytes();
+  return own > 0 ? own : resident_bytes();
+}
+
 ProfileSchedule schedule_of(const Recipe& recipe) {
   const ScheduleSection& section = recipe.profile.schedule;
   return {
@@ -206,7 +211,7 @@ bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recor
       Recorder& into = action == ProfileSchedule::Action::kRecord ? recorder : warmup;
       into.begin_step(k + 1);
       work.run(&into);
-      into.end_step(resident_bytes());
+      into.end_step(work.memory_bytes());
     }
     if (progress && action != ProfileSchedule::Action::kRecord) progress(k + 1, schedule.steps());
   }
@@ -224,7 +229,7 @@ RoundComparison recording_overhead(ProfiledWork& work, double max_time_s, const 
       recorder.clear();
       recorder.begin_step(++step);
       work.run(&recorder);
-      recorder.end_step(resident_bytes());
+      recorder.end_step(work.memory_bytes());
     } else {
       work.run();
     }

@@ -37,6 +37,8 @@ class ProfiledWork {
   int64_t batch() const { return plan_.global; }
   bool synthetic() const { return loader_split_.empty(); }
   int64_t threads() const { return session_.threads(); }
+  /// Memory in use: of a device with memory of its own the most that was allocated, else resident memory of this process.
+  int64_t memory_bytes() const;
   /// The number of batches that the loader prefetches: the number of warm-up steps after a restart.
   int64_t prefetch() const { return prefetch_; }
   /// Facts for the rules of advice.

@@ -279,7 +279,7 @@ TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
     write_result(run);
     throw;
   }
-  row.peak_bytes = peak_resident_bytes();
+  row.peak_bytes = engine->peak_bytes();
   wall_s = run.wall_before + seconds_since(run.began);
   return row;
 }

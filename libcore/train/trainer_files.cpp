@@ -359,7 +359,7 @@ void Trainer::State::write_result(Run& run) {
   result.compilations = engine->compilations();
   result.micro = batch.micro;
   result.planned_peak_bytes = plan.planned_peak_bytes;
-  result.peak_bytes = peak_resident_bytes();
+  result.peak_bytes = engine->peak_bytes();
   if (result.stopped != "nan" && rank_count() > 1 && options.ranks->transport() != kThreads) {
     const auto of_all = [&](int64_t own) {
       std::vector<int64_t> all(static_cast<size_t>(rank_count()));

@@ -49,6 +49,10 @@ int BenchmarkTool::measure_machine(const std::string& verb, const std::vector<st
 int BenchmarkTool::measure_device_limits(const std::string& device) {
   const DeviceLimits limits = measure_device(device);
   Json json = device_json(limits);
+  const std::string store = machine_store(device);
+  make_folders(store.substr(0, store.rfind('/')));
+  write_file(store, json.dump() + "\n");
+  log(LogLevel::kInfo, cat("stored in ", store, " for comparison with later results"));
   json["provenance"] = provenance_json(run_provenance());
   report_object(json, device_table(limits));
   return kExitDone;

@@ -177,7 +177,7 @@ bool ProfileTool::measure(const Recipe& recipe, const MachineWatch& watch, Profi
   const bool all = record(work, schedule_of(recipe), recorder, show, stopped);
   progress.clear();
   if (!all) return false;
-  const MachineLimits machine = machine_limits(compute_threads());
+  const MachineLimits machine = machine_limits(compute_threads(), recipe.device.str());
   report.profile = make_profile(recorder.recording(), machine);
   report.remarks = watch.remarks(static_cast<int>(report.threads));
   ProfileFacts facts = work.facts();

@@ -74,11 +74,14 @@ class GpuMemory : public Memory {
                        static_cast<uintptr_t>(alignment) * static_cast<uintptr_t>(alignment);
     auto* block = reinterpret_cast<void*>(begin);
     blocks_.add(block, bytes, allocated);
+    const int64_t used = used_ += bytes;
+    for (int64_t peak = peak_; used > peak && !peak_.compare_exchange_weak(peak, used);) continue;
     return block;
   }
-  void free(void* address, int64_t, int64_t) noexcept override {
+  void free(void* address, int64_t bytes, int64_t) noexcept override {
     if (address == nullptr) return;
     void* allocated = blocks_.remove(address);
+    used_ -= std::max<int64_t>(bytes, 1);
     if (!device_.try_current()) return;  // of a lost GPU, which has no memory any more
     // The driver waits for work that may use the memory. An error of that work is reported by its stream.
     if (host_) {
@@ -88,12 +91,15 @@ class GpuMemory : public Memory {
     }
   }
   bool host_access() const override { return host_; }
+  int64_t peak_bytes() const override { return host_ ? 0 : peak_.load(); }
+  void reset_peak() override { peak_ = used_.load(); }
   bool holds(const void* address) const { return blocks_.holds(address); }
 
  private:
   const CudaDevice& device_;
   bool host_;
   Blocks blocks_;
+  std::atomic<int64_t> used_ = 0, peak_ = 0;
 };
 
 /// Times are measured from an event on a stream that is idle otherwise. A float of milliseconds is exact to a microsecond only for some

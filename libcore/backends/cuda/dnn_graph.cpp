@@ -34,8 +34,6 @@ int dnn_type(DType dtype) {
     case DType::kF32: return dnn::kDataF32;
     case DType::kF16: return dnn::kDataF16;
     case DType::kBF16: return dnn::kDataBF16;
-    case DType::kI8: return dnn::kDataI8;
-    case DType::kI32: return dnn::kDataI32;
     default: throw InternalError(cat("cuDNN is not asked for ", dtype));
   }
 }
@@ -233,9 +231,9 @@ void DnnGraph::matmul(Value y, Value a, Value b) {
   operation.set(dnn::kMatmulProduct, product);
   add_operation(operation);
 }
-void DnnGraph::convolve(dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window, int compute) {
+void DnnGraph::convolve(dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window) {
   Descriptor& convolution = add(dnn::kConvolution);
-  convolution.set(dnn::kComputeType, dnn::kTypeData, compute);
+  convolution.set(dnn::kComputeType, dnn::kTypeData, dnn::kDataF32);
   convolution.set(dnn::kMode, dnn::kTypeMode, dnn::kCorrelation);
   convolution.set(dnn::kSpatial, {2});
   convolution.set(dnn::kStrides, window.stride);

@@ -129,7 +129,7 @@ class DnnGraph {
   void pointwise(int mode, Value y, Value x, Value b = -1, Value t = -1, int compute = cuda::dnn::kDataF32, int64_t axis = -1);
   void matmul(Value y, Value a, Value b);
   /// kind: which of x, weight and y is computed: kConvolutionForward (y), kConvolutionData (x), kConvolutionWeights. compute: of the sums.
-  void convolve(cuda::dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window, int compute = cuda::dnn::kDataF32);
+  void convolve(cuda::dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window);
   void reduce(int mode, Value y, Value x);
   /// y: the elements of x by other sizes or steps.
   void reshape(Value y, Value x);

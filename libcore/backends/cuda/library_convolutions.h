@@ -16,14 +16,13 @@ enum class ConvolutionResult : uint8_t { kX, kWeight, kY };
 /// and a bias may be added to y, and then relu, before it is rounded.
 struct ConvolutionForm {
   ConvolutionResult result = ConvolutionResult::kY;
-  DType dtype = DType::kF32;  ///< Of all operands but the bias: f32, bf16 or f16, with sums in f32; or forward i8, with y and sums in i32.
+  DType dtype = DType::kF32;  ///< Of all operands: f32, bf16 or f16, with sums in f32.
   int64_t x_size[4] = {}, weight_size[4] = {}, y_size[4] = {};
   int64_t x_steps[4] = {}, weight_steps[4] = {}, y_steps[4] = {};
   bool tf32 = false;          ///< Operands in f32 may be rounded to TF32.
   bool deterministic = true;  ///< Equal operands give equal bits in each run.
   int64_t stride[2] = {1, 1}, padding[2] = {}, dilation[2] = {1, 1};
-  bool bias = false;  ///< Of O numbers.
-  DType bias_dtype = DType::kF32;
+  bool bias = false;      ///< Of O numbers, in the dtype of the operands.
   bool residual = false;  ///< As y.
   bool relu = false;
 

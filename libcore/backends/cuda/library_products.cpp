@@ -45,11 +45,11 @@ int compute_type(const ProductForm& form) {
 }
 
 /// The library's matrices are column-major, so a row-major matrix is the transpose of one: the library computes y^T = b^T a^T.
-lt::Layout layout_of(DType dtype, int64_t rows, int64_t columns, int64_t batch, int64_t stride) {
+lt::Layout layout_of(DType dtype, int64_t rows, int64_t columns, int64_t line, int64_t batch, int64_t stride) {
   lt::Layout layout = nullptr;
-  lt::check(
-      library().cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns),
-      "describing a matrix");
+  lt::check(library().cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
+                                                 line > 0 ? line : columns),
+            "describing a matrix");
   if (batch > 1) {
     const auto count = static_cast<int32_t>(batch);
     lt::check(library().cublasLtMatrixLayoutSetAttribute(layout, lt::kBatches, &count, sizeof count), "describing a batch");
@@ -81,10 +81,12 @@ struct LibraryProduct::Plan {
     set(lt::kTransposeA, b_transposed);
     set(lt::kTransposeB, a_transposed);
     set(lt::kEpilogue, (form.relu ? lt::kRelu : form.bias ? 0u : lt::kPlain) | (form.bias ? lt::kBias : 0u));
-    if (form.bias) set(lt::kBiasType, static_cast<int32_t>(type_of(form.bias_dtype)));
-    a = layout_of(form.dtype, form.a_transposed ? form.k : form.m, form.a_transposed ? form.m : form.k, form.batch, form.a_batch);
-    b = layout_of(form.dtype, form.b_transposed ? form.n : form.k, form.b_transposed ? form.k : form.n, form.batch, form.b_batch);
-    y = layout_of(is_integer(form) ? DType::kI32 : form.dtype, form.m, form.n, form.batch, form.m * form.n);
+    if (form.bias) set(lt::kBiasType, static_cast<int32_t>(type_of(form.dtype)));
+    a = layout_of(form.dtype, form.a_transposed ? form.k : form.m, form.a_transposed ? form.m : form.k, form.a_line, form.batch,
+                  form.a_batch);
+    b = layout_of(form.dtype, form.b_transposed ? form.n : form.k, form.b_transposed ? form.k : form.n, form.b_line, form.batch,
+                  form.b_batch);
+    y = layout_of(is_integer(form) ? DType::kI32 : form.dtype, form.m, form.n, form.y_line, form.batch, form.m * form.n);
   }
   /// Asks for the algorithm that is probably the fastest.
   void choose(lt::Handle handle, size_t most_workspace, bool deterministic) {
@@ -118,8 +120,6 @@ std::string library_declines(const ProductForm& form) {
   } else if (form.dtype != DType::kF32 && form.dtype != DType::kF16 && form.dtype != DType::kBF16) {
     return cat("dtype ", form.dtype);
   }
-  if (form.bias && form.bias_dtype != form.dtype && form.bias_dtype != DType::kF32) return cat("a bias in ", form.bias_dtype);
-  if (form.bias && form.dtype != DType::kF32 && form.bias_dtype == DType::kF32) return "a bias in f32 with operands of 16 bits";
   if (form.batch * form.m * form.n * form.k == 0) return "empty operands";
   constexpr int64_t kLargest = int64_t{1} << 31;
   if (std::max({form.m, form.n, form.k, form.batch}) >= kLargest) return "a size of 2^31 or more";

@@ -1,7 +1,10 @@
 // Matrix products and convolutions, by cuBLASLt and cuDNN or the kernels of kernels/products.h.
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
+#include "libcore/backends/cuda/aligned_products.h"
 #include "libcore/backends/cuda/library_convolutions.h"
 #include "libcore/backends/cuda/library_products.h"
 #include "libcore/backends/cuda/prepare.h"
@@ -49,7 +52,6 @@ ProductForm form_of(const KernelQuery& query, bool linear) {
     form.n = b[0];
     form.m = form.n == 0 ? 0 : y.elements() / form.n;
     form.bias = query.has(2);
-    if (form.bias) form.bias_dtype = query.in(2).dtype;
     form.relu = query.attrs<LinearAttrs>().activation == Activation::kRelu;
     return form;
   }
@@ -79,7 +81,7 @@ class Product : public PreparedKernel {
     call_.a_type = type_of(query.in(0));
     call_.b_type = type_of(query.in(1));
     call_.y_type = type_of(query.out(0));
-    call_.bias_type = form.bias ? type_of(form.bias_dtype) : device::kF32;
+    call_.bias_type = form.bias ? type_of(query.in(2)) : device::kF32;
     call_.relu = form.relu;
     call_.m = form.m;
     call_.n = form.n;
@@ -107,6 +109,31 @@ class Product : public PreparedKernel {
   device::MatmulCall call_{};
 };
 
+/// A bias in the dtype of the result, which the libraries want. One of another dtype is rounded first, in scratch memory.
+class LibraryBias {
+ public:
+  /// `before`: bytes of scratch memory that others use.
+  LibraryBias(const KernelQuery& query, int64_t before) : place_((before + 15) / 16 * 16), end_(before) {
+    if (!query.has(2) || query.in(2).dtype == query.out(0).dtype) return;
+    const DType to = query.out(0).dtype;
+    call_ = {.from_type = type_of(query.in(2)), .to_type = type_of(to), .rounded = type_of(to), .elements = query.in(2).elements()};
+    end_ = place_ + call_.elements * dtype_size(to);
+  }
+  int64_t scratch_bytes() const { return end_; }
+  const void* get(Stream& stream, const KernelArgs& args) const {
+    if (call_.elements == 0) return args.in<void>(2);
+    device::CastCall call = call_;
+    call.from = args.in<void>(2);
+    call.to = static_cast<std::byte*>(args.scratch) + place_;
+    launch_elements(stream, "cast_elements", call.elements, call);
+    return call.to;
+  }
+
+ private:
+  int64_t place_, end_;
+  device::CastCall call_{};
+};
+
 /// What the libraries may do.
 enum Mode : int { kExact = 0, kTf32 = 1, kAnyOrder = 2 };
 
@@ -129,16 +156,23 @@ Support supports_library(const KernelQuery& query) {
 template <bool kLinear, int kMode>
 class FromLibrary : public PreparedKernel {
  public:
-  explicit FromLibrary(const KernelQuery& query) : product_(library_form<kLinear, kMode>(query)), own_(query) {}
-  int64_t scratch_bytes() const override { return product_.workspace_bytes(); }
+  explicit FromLibrary(const KernelQuery& query)
+      : product_(library_form<kLinear, kMode>(query)),
+        aligned_(AlignedProduct::of(library_form<kLinear, kMode>(query))),
+        own_(query),
+        bias_(query, std::max(product_.workspace_bytes(), aligned_ == nullptr ? 0 : aligned_->scratch_bytes())) {}
+  int64_t scratch_bytes() const override { return bias_.scratch_bytes(); }
   void run(Stream& stream, const KernelArgs& args) const override {
-    const void* bias = kLinear ? args.in<void>(2) : nullptr;
+    const void* bias = kLinear ? bias_.get(stream, args) : nullptr;
+    if (aligned_ != nullptr && aligned_->run(stream, args.inputs[0], args.inputs[1], bias, args.outputs[0], args.scratch)) return;
     if (!product_.run(stream, args.inputs[0], args.inputs[1], bias, args.outputs[0], args.scratch)) own_.run(stream, args);
   }
 
  private:
   LibraryProduct product_;
+  std::unique_ptr<AlignedProduct> aligned_;
   Product<kLinear> own_;
+  LibraryBias bias_;
 };
 
 /// A product of a convolution: which operands are x, the weight and y.
@@ -238,7 +272,6 @@ ConvPlan library_plan(const KernelQuery& query, std::string& reason) {
     const Activation activation = query.attrs<Conv2dAttrs>().activation;
     ConvolutionForm whole = plain;
     whole.bias = query.has(2);
-    if (whole.bias) whole.bias_dtype = query.in(2).dtype;
     whole.residual = query.has(3);
     whole.relu = activation == Activation::kRelu;
     if (activation == Activation::kNone || activation == Activation::kRelu) {
@@ -266,6 +299,7 @@ class ConvFromLibrary : public PreparedKernel {
     GALLEY_ASSERT(chosen.plan != nullptr, reason);
     plan_ = chosen.plan;
     whole_ = chosen.whole;
+    scratch_bytes_ = plan_->workspace_bytes();
     if constexpr (kResult == ConvResult::kY) {
       const TensorType& y = query.out(0);
       const Activation activation = query.attrs<Conv2dAttrs>().activation;
@@ -273,16 +307,18 @@ class ConvFromLibrary : public PreparedKernel {
       if (query.has(2)) epilogue_.bias_type = type_of(query.in(2));
       epilogue_.channels = y.shape[1];
       epilogue_.inner = y.format.strides(y.shape)[1];
+      if (whole_) bias_.emplace(query, scratch_bytes_);
+      if (bias_) scratch_bytes_ = bias_->scratch_bytes();
     }
   }
-  int64_t scratch_bytes() const override { return plan_->workspace_bytes(); }
+  int64_t scratch_bytes() const override { return scratch_bytes_; }
   void run(Stream& stream, const KernelArgs& args) const override {
     void *first = const_cast<void*>(args.inputs[0]), *second = const_cast<void*>(args.inputs[1]), *result = args.outputs[0];
     if constexpr (kResult == ConvResult::kX) plan_->run(stream, {.x = result, .weight = second, .y = first}, args.scratch);
     if constexpr (kResult == ConvResult::kWeight) plan_->run(stream, {.x = first, .weight = result, .y = second}, args.scratch);
     if constexpr (kResult == ConvResult::kY) {
       ConvolutionOperands at{.x = first, .weight = second, .y = result};
-      const void *bias = args.in<void>(2), *residual = args.in<void>(3);
+      const void *bias = bias_ ? bias_->get(stream, args) : args.in<void>(2), *residual = args.in<void>(3);
       if (whole_) {
         at.bias = bias;
         at.residual = residual;
@@ -300,6 +336,8 @@ class ConvFromLibrary : public PreparedKernel {
  private:
   std::shared_ptr<const LibraryConvolution> plan_;
   bool whole_ = true;
+  int64_t scratch_bytes_ = 0;
+  std::optional<LibraryBias> bias_;  // of a whole plan
   device::EpilogueCall epilogue_{};
 };
 

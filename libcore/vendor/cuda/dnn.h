@@ -114,7 +114,7 @@ enum Attribute : int {
 };
 // cudnnDataType_t, cudnnConvolutionMode_t, cudnnBackendHeurMode_t
 inline constexpr int kDataF32 = 0, kDataF16 = 2, kDataBF16 = 9, kCorrelation = 1, kHeuristicModeA = 3, kHeuristicFallback = 2;
-inline constexpr int kDataI8 = 3, kDataI32 = 4, kDataBoolean = 11;
+inline constexpr int kDataI32 = 4, kDataBoolean = 11;
 // cudnnPointwiseMode_t, cudnnReduceTensorOp_t
 inline constexpr int kAdd = 0, kMultiply = 1, kSubtract = 9, kDivide = 6, kExp = 13, kLog = 15, kIdentity = 21, kReluForward = 100,
                      kGreaterEqual = 303, kLess = 304, kAnd = 400, kIndex = 501, kSelect = 601, kReduceSum = 0, kReduceMaximum = 3;

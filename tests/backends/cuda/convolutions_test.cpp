@@ -102,8 +102,8 @@ std::string choice(int64_t groups) {
 }
 TEST(CudaConvolutions, OfIntegersRunByTheLibraryUnlessThereAreGroups) {
   stand_in_device();
-  EXPECT_EQ(choice(1), "cudnn_i8; ");
-  EXPECT_EQ(choice(2), "direct; cudnn_i8: groups");
+  EXPECT_EQ(choice(1), "cublaslt_i8; ");
+  EXPECT_EQ(choice(2), "direct; cublaslt_i8: groups");
 }
 
 struct Layer {
@@ -144,13 +144,6 @@ std::string support_table(const std::string& card) {
       }
     }
   }
-  for (const Layer& layer : kLayers) {
-    if (layer.channels % 16 != 0 || layer.groups != 1) continue;
-    const ConvolutionForm form =
-        form_of(ConvolutionResult::kY, DType::kI8, 256, layer.channels, layer.side, layer.outputs, layer.kernel, layer.stride);
-    const ConvolutionSupport support = convolution_support(form, card);
-    table << layer.name << ", forward, i8 to i32: " << support.listed << ", " << support.usable << ", " << support.workspace << "\n";
-  }
   // What follows a convolution in the same engine.
   for (const Layer& layer : kLayers) {
     if (layer.channels % 8 != 0) continue;
@@ -159,7 +152,6 @@ std::string support_table(const std::string& card) {
         ConvolutionForm form =
             form_of(ConvolutionResult::kY, dtype, 256, layer.channels, layer.side, layer.outputs, layer.kernel, layer.stride, layer.groups);
         form.bias = form.relu = true;
-        form.bias_dtype = dtype;
         form.residual = residual;
         const ConvolutionSupport support = convolution_support(form, card);
         table << layer.name << ", forward with " << (residual ? "residual, " : "") << "bias and relu, " << dtype << ": " << support.listed

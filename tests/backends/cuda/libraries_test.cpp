@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
+#include "libcore/backends/cuda/aligned_products.h"
 #include "libcore/backends/cuda/library_products.h"
 #include "libcore/base/log.h"
 #include "libcore/vendor/cuda/blas_lt.h"
@@ -125,6 +127,61 @@ std::vector<float> product_of(bool tf32) {
 TEST(CudaLibraries, ProductsRoundToTf32OnlyWhereAllowed) {
   const std::vector<float> exact = product_of(false), rounded = product_of(true);
   EXPECT_TRUE(on_gpu() || exact != rounded);  // on a GPU, small products may be exact
+}
+
+/// Numbers in bf16, on the GPU and in double.
+struct ShortNumbers {
+  ShortNumbers(Stream& stream, int64_t count, int64_t step) : bits(static_cast<size_t>(count)), values(bits.size()) {
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const float value = static_cast<float>(static_cast<int64_t>(i) * step % 23 - 11) / 16;  // exact in bf16
+      bits[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+      values[i] = static_cast<double>(value);
+    }
+    memory = stand_in_device().memory().allocate(2 * count, 256);
+    stream.copy(memory, bits.data(), 2 * count);
+  }
+  ~ShortNumbers() { stand_in_device().memory().free(memory, 2 * std::ssize(bits), 256); }
+  std::vector<uint16_t> bits;
+  std::vector<double> values;
+  void* memory = nullptr;
+};
+
+// In parts that pass through aligned memory: the result, the first operand, and the first operand transposed have odd lines.
+TEST(CudaLibraries, ProductsOfOddLinesAreDivided) {
+  CudaDevice& device = stand_in_device();
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  const DType dtype = DType::kBF16;
+  for (const ProductForm& form : {ProductForm{.dtype = dtype, .b_transposed = true, .m = 300, .n = 13, .k = 8},
+                                  ProductForm{.dtype = dtype, .b_transposed = true, .m = 128, .n = 9, .k = 16, .bias = true, .relu = true},
+                                  ProductForm{.dtype = dtype, .m = 300, .n = 8, .k = 13},
+                                  ProductForm{.dtype = dtype, .a_transposed = true, .m = 301, .n = 16, .k = 5}}) {
+    const std::unique_ptr<AlignedProduct> product = AlignedProduct::of(form, {.least_operations = 0, .most_bytes = 3000});
+    ASSERT_NE(product, nullptr);
+    EXPECT_EQ(AlignedProduct::of(form), nullptr);  // too small to gain
+    const ShortNumbers a(*stream, form.m * form.k, 7), b(*stream, form.n * form.k, 5), bias(*stream, form.n, 3),
+        y(*stream, form.m * form.n, 0);
+    void* scratch = device.memory().allocate(product->scratch_bytes(), 256);
+    ASSERT_TRUE(product->run(*stream, a.memory, b.memory, form.bias ? bias.memory : nullptr, y.memory, scratch));
+    std::vector<uint16_t> results(y.bits.size());
+    stream->copy(results.data(), y.memory, 2 * std::ssize(results));
+    stream->synchronize();
+    device.memory().free(scratch, product->scratch_bytes(), 256);
+    const auto at = [](const ShortNumbers& of, int64_t row, int64_t column, int64_t columns) {
+      return of.values[static_cast<size_t>(row * columns + column)];
+    };
+    for (int64_t i = 0; i < form.m; ++i) {
+      for (int64_t j = 0; j < form.n; ++j) {
+        double sum = form.bias ? at(bias, 0, j, form.n) : 0;
+        for (int64_t k = 0; k < form.k; ++k) {
+          sum += (form.a_transposed ? at(a, k, i, form.m) : at(a, i, k, form.k)) *
+                 (form.b_transposed ? at(b, j, k, form.k) : at(b, k, j, form.n));
+        }
+        if (form.relu) sum = std::max(sum, 0.0);
+        EXPECT_NEAR(float_from_bf16(results[static_cast<size_t>(i * form.n + j)]), sum, 0x1p-7 * std::max(1.0, std::abs(sum)))
+            << "row " << i << ", column " << j;
+      }
+    }
+  }
 }
 
 TEST(CudaLibraries, AnErrorOfAProductNamesIt) {

@@ -85,6 +85,13 @@ struct CastCall {
   int64_t elements;
 };
 
+/// Rows of elements of 16 bits, from lines of one length to lines of another one. Both arrays begin at a multiple of 4 bytes.
+struct CopyLinesCall {
+  const uint16_t* from;
+  uint16_t* to;
+  int64_t rows, columns, from_line, to_line;
+};
+
 enum Reduction : int { kSum, kMaximum, kMinimum };
 /// A reduction of `reduced` elements for each of `outputs` results: result o begins at the place that the kept dimensions give; the others
 /// are walked by the reduced ones. `to_steps`: of the result, along the kept dimensions.
@@ -554,23 +561,24 @@ struct QuantizedConvCall {
   int activation;
 };
 
-/// An image as i8 in channels_last for libraries that pad with 0: less `shift`, with a border and with more channels (a multiple of 4),
-/// which have the value `border_value`.
+/// The windows of images [N,C,H,W] as i8, less `shift`, a row for each of the `result` pixels: [N,h,w,row], of which a row is
+/// [kernel,kernel,channels] and then 0. What lies outside of the image or is added to its channels has the value `border_value`.
 struct PackCall {
   const void* from;
   void* to;
   Type type;
   int shift, border_value;
   int64_t size[4], steps[4];  // of `from`
-  int64_t channels, border[2];
+  int kernel[2], stride[2], padding[2], dilation[2], result[2];
+  int channels, row;  // multiples of 4
 };
-/// Weights [O,C,h,w] as [outputs,h,w,channels] with zeros for what is added, and the sum of each output.
+/// Weights [O,C,h,w] as [outputs,row], of which a row is [h,w,channels], with zeros for what is added, and the sum of each output.
 struct PackWeightsCall {
   const int8_t* from;
   int8_t* to;
   int* sums;
   int64_t size[4], steps[4];
-  int64_t outputs, channels;
+  int64_t outputs, channels, row;
 };
 /// Results y [N,O,h,w] of sums [N,h,w,line] of products of x less `shift`. map: as in QuantizedProductCall.
 struct IntegerResultCall {

@@ -8,35 +8,40 @@ namespace galley::device {
 
 inline constexpr int kPacked = 4;  // integers of a thread: one write
 
-/// An image as i8 in channels_last.
+/// Windows of images as rows. The host gives less than 2^31 words at once.
 GALLEY_KERNEL(pack_integers, (const PackCall call)) {
-  const int64_t height = call.size[2] + 2 * call.border[0], width = call.size[3] + 2 * call.border[1];
-  const int64_t chunks = call.channels / kPacked;
-  for (int64_t i = first_element(); i < call.size[0] * height * width * chunks; i += all_threads()) {
-    const int64_t channel = i % chunks * kPacked, column = i / chunks % width - call.border[1];
-    const int64_t row = i / chunks / width % height - call.border[0], n = i / chunks / width / height;
-    const bool inside = row >= 0 && row < call.size[2] && column >= 0 && column < call.size[3];
+  const auto chunks = static_cast<uint32_t>(call.row / kPacked), pixels = static_cast<uint32_t>(call.result[0] * call.result[1]);
+  const auto words = static_cast<int64_t>(call.size[0]) * pixels * chunks;
+  for (int64_t i = first_element(); i < words; i += all_threads()) {
+    const auto word_number = static_cast<uint32_t>(i);
+    const uint32_t pixel = word_number / chunks, place = (word_number - pixel * chunks) * kPacked, n = pixel / pixels;
+    const auto at = static_cast<int>(pixel - n * pixels), tap = static_cast<int>(place) / call.channels;
+    const int channel = static_cast<int>(place) - tap * call.channels, kh = tap / call.kernel[1], kw = tap - kh * call.kernel[1];
+    const int h = at / call.result[1], w = at - h * call.result[1];
+    const int row = h * call.stride[0] - call.padding[0] + kh * call.dilation[0];
+    const int column = w * call.stride[1] - call.padding[1] + kw * call.dilation[1];
+    const bool used = kh < call.kernel[0], inside = row >= 0 && row < call.size[2] && column >= 0 && column < call.size[3];
     const int64_t from = n * call.steps[0] + row * call.steps[2] + column * call.steps[3];
     uint32_t word = 0;
     for (int j = 0; j < kPacked; ++j) {
-      const bool real = inside && channel + j < call.size[1];
+      const bool real = used && inside && channel + j < call.size[1];
       const int value = real ? load<int>(call.from, from + (channel + j) * call.steps[1], call.type) - call.shift : call.border_value;
-      word |= static_cast<uint32_t>(static_cast<uint8_t>(value)) << (8 * j);
+      word |= static_cast<uint32_t>(static_cast<uint8_t>(used ? value : 0)) << (8 * j);
     }
     static_cast<uint32_t*>(call.to)[i] = word;
   }
 }
 
-/// Weights in channels_last with zeros for what is added, and the sum of each output, by a block.
+/// Weights as rows with zeros for what is added, and the sum of each output, by a block.
 GALLEY_KERNEL(pack_integer_weights, (const PackWeightsCall call)) {
   GALLEY_SHARED(int, shared, kThreads);
   const int thread = static_cast<int>(threadIdx.x);
-  const int64_t each = call.size[2] * call.size[3] * call.channels;
+  const int64_t each = call.row;
   for (int64_t o = blockIdx.x; o < call.outputs; o += gridDim.x) {
     int sum = 0;
     for (int64_t i = thread; i < each; i += kThreads) {
       const int64_t channel = i % call.channels, column = i / call.channels % call.size[3], row = i / call.channels / call.size[3];
-      const bool real = o < call.size[0] && channel < call.size[1];
+      const bool real = o < call.size[0] && channel < call.size[1] && row < call.size[2];
       const int64_t from = o * call.steps[0] + channel * call.steps[1] + row * call.steps[2] + column * call.steps[3];
       const int8_t value = real ? call.from[from] : static_cast<int8_t>(0);
       call.to[o * each + i] = value;

@@ -18,7 +18,7 @@
   X(max_pool) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
   X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_total) X(cross_entropy_weights) \
   X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
-  X(square_parts) X(square_total) \
+  X(square_parts) X(square_total) X(copy_lines) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
   X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) \
   X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \

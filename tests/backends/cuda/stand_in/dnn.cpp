@@ -28,8 +28,6 @@ bool agrees(const Node& operation) {
     if (sizes[i].size() != 4 || tensor.numbers(dnn::kTensorStrides).size() != 4) return false;
   }
   const int x_type = parts.x->one<int>(dnn::kTensorType);
-  // The engines for integers take whole vectors of channels.
-  if (x_type == dnn::kDataI8 && (sizes[0][1] % 4 != 0 || sizes[1][0] % 4 != 0)) return false;
   if (parts.weight->one<int>(dnn::kTensorType) != x_type) return false;
   const auto &x = sizes[0], &weight = sizes[1], &y = sizes[2];
   if (parts.stride.size() != 2 || parts.padding.size() != 2 || parts.dilation.size() != 2) return false;

@@ -60,7 +60,6 @@ inline device::Type type_of(int type) {
   switch (type) {
     case dnn::kDataF32: return device::kF32;
     case dnn::kDataF16: return device::kF16;
-    case dnn::kDataI8: return device::kI8;
     case dnn::kDataI32: return device::kI32;
     default: return device::kBF16;
   }
