@@ -3,6 +3,7 @@
 
 // clang-format off: a line for each family
 #define GALLEY_CUDA_KERNELS(X) \
+  X(elementwise1_packs) X(elementwise2_packs) X(elementwise_backward_packs) \
   X(elementwise1) X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) \
   X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) X(chain_elements) \
   X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
