@@ -57,11 +57,7 @@ class Chain : public PreparedKernel {
     ChainCall call = call_;
     std::copy(args.inputs.begin(), args.inputs.end(), call.inputs);
     call.output = args.outputs[0];
-    const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-    if (compiled_ == nullptr || !aligned(call.output) || !std::all_of(args.inputs.begin(), args.inputs.end(), aligned))
-      return launch_elements(stream, "chain_elements", call.elements, call);
-    void* arguments[] = {&call};
-    cuda_launch(stream, compiled_, "chain", cuda_blocks(stream, call.elements), arguments);
+    if (!launch_compiled(stream, compiled_, call)) launch_elements(stream, "chain_elements", call.elements, call);
   }
   std::string implementation() const override { return compiled_ != nullptr ? "nvrtc" : ""; }
 

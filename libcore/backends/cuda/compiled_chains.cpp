@@ -1,11 +1,12 @@
 #include "libcore/backends/cuda/compiled_chains.h"
 
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "libcore/backends/cuda/kernels.h"
 #include "libcore/backends/cuda/plan_cache.h"
 #include "libcore/base/error.h"
 #include "libcore/base/log.h"
@@ -45,83 +46,89 @@ template <class T> struct Pointed;
 template <class T> struct Pointed<T*> { using Type = T; };
 template <int kPosition>
 using Nth = typename Pointed<decltype(find<kPosition>(Functions()))>::Type;
-GALLEY_DEVICE float number(uint32_t bits) { Bits value; value.bits = bits; return value.number; }
 )";
 
-/// Elements that a thread computes at once: 16 bytes, if all operands have them one after the other, or the same one.
-int together(const ChainCall& call) {
+/// The places of the inputs for element i, as at0, at1, ...
+std::string places(const ChainCall& call) {
+  std::string text, rest = "i";
+  std::array<std::string, device::kMostChainInputs> at;
+  for (int d = call.dimensions - 1; d >= 0; --d) {
+    const std::string name = cat("place", d), size = cat("static_cast<Index>(call.sizes[", d, "])");
+    if (d > 0) {
+      text += cat("    const Index outer", d, " = ", rest, " / ", size, ", ", name, " = ", rest, " - outer", d, " * ", size, ";\n");
+    } else {
+      text += cat("    const Index ", name, " = ", rest, ";\n");
+    }
+    rest = cat("outer", d);
+    for (int j = 0; j < call.inputs_count; ++j) {
+      const int64_t step = call.steps[j][d];
+      if (step == 0) continue;
+      at[static_cast<size_t>(j)] += cat(" + ", name, step == 1 ? "" : cat(" * static_cast<Index>(call.steps[", j, "][", d, "])"));
+    }
+  }
+  for (int j = 0; j < call.inputs_count; ++j) text += cat("    const Index at", j, " = 0", at[static_cast<size_t>(j)], ";\n");
+  return text;
+}
+
+/// Step k, whose result is v[kMostChainInputs + k]. Its numbers are parameters, as sizes are: one kernel serves many calls.
+std::string step_text(const ChainStepCall& step, int k, const char* type, bool rounds) {
+  const int result = device::kMostChainInputs + k;
+  const std::string first = cat("v", step.operands[0]), second = cat("v", step.operands[1]);
+  const std::string numbers = cat("call.chain[", k, "].numbers[0], call.chain[", k, "].numbers[1]");
+  std::string operands, value;
+  if (step.kind == ChainStepCall::kBackward) {
+    value = cat("backward_of<Nth<", step.function, ">>(", first, ", ", second, ", ", numbers, ")");
+  } else {
+    operands = cat("  const float x", result, "[3] = {", first, ", ", second, ", 0};\n");
+    value = cat("value_of<Nth<", step.function, ">>(x", result, ", ", numbers, ")");
+  }
+  return cat(operands, "  const float v", result, " = ", rounds ? cat("rounded(", value, ", ", type, ")") : value, ";\n");
+}
+
+}  // namespace
+
+int chain_width(const ChainCall& call) {
   const int most = call.type == device::kF32 ? 4 : 8, last = call.dimensions - 1;
-  if (call.sizes[last] % most != 0) return 1;
   for (int j = 0; j < call.inputs_count; ++j) {
     const int64_t inner = call.steps[j][last];
     if (inner != 0 && inner != 1) return 1;
     for (int d = 0; d < last && inner == 1; ++d)
       if (call.steps[j][d] % most != 0) return 1;
   }
-  return most;
+  return last > 0 && call.sizes[last] % most != 0 ? 1 : most;
 }
-
-std::string number(float value) { return cat("number(", std::bit_cast<uint32_t>(value), "u)"); }
-
-/// The places of the inputs for element i.
-std::string places(const ChainCall& call) {
-  std::string text, rest = "i";
-  std::array<std::string, device::kMostChainInputs> at;
-  for (int d = call.dimensions - 1; d >= 0; --d) {
-    const std::string name = cat("place", d);
-    if (d > 0) {
-      text += cat("    const int64_t outer", d, " = ", rest, " / ", call.sizes[d], ", ", name, " = ", rest, " - outer", d, " * ",
-                  call.sizes[d], ";\n");
-    } else {
-      text += cat("    const int64_t ", name, " = ", rest, ";\n");
-    }
-    rest = cat("outer", d);
-    for (int j = 0; j < call.inputs_count; ++j)
-      if (call.steps[j][d] != 0) at[static_cast<size_t>(j)] += cat(" + ", name, " * ", call.steps[j][d]);
-  }
-  for (int j = 0; j < call.inputs_count; ++j) text += cat("    const int64_t at", j, " = 0", at[static_cast<size_t>(j)], ";\n");
-  return text;
-}
-
-std::string step_text(const ChainStepCall& step, int result, const char* type) {
-  const std::string first = cat("v", step.operands[0]), second = cat("v", step.operands[1]);
-  const std::string numbers = cat(number(step.numbers[0]), ", ", number(step.numbers[1]));
-  std::string operands, value;
-  if (step.kind == ChainStepCall::kBackward) {
-    value = cat("backward_of<Nth<", step.function, ">>(", first, ", ", second, ", ", numbers, ")");
-  } else {
-    operands = cat("      const float x", result, "[3] = {", first, ", ", second, ", 0};\n");
-    value = cat("value_of<Nth<", step.function, ">>(x", result, ", ", numbers, ")");
-  }
-  return cat(operands, "      const float v", result, " = rounded(", value, ", ", type, ");\n");
-}
-
-}  // namespace
 
 std::string chain_source(const ChainCall& call) {
   const char* type = call.type == device::kBF16 ? "kBF16" : call.type == device::kF16 ? "kF16" : "kF32";
-  const int width = together(call), last = call.dimensions - 1;
-  const bool wide = call.type == device::kF32;
-  std::string text =
-      cat(kHead, "struct alignas(", width * (wide ? 4 : 2), ") Pack { ", wide ? "float" : "uint16_t", " v[", width, "]; };\n");
-  text += cat("GALLEY_KERNEL(chain, (const ChainCall call)) {\n  for (int64_t c = first_element(); c < ", call.elements / width,
-              "; c += all_threads()) {\n    const int64_t i = c * ", width, ";\n", places(call));
-  for (int j = 0; j < call.inputs_count; ++j) {
-    if (width > 1 && call.steps[j][last] == 1) {
-      text += cat("    const Pack p", j, " = *reinterpret_cast<const Pack*>(static_cast<const ", wide ? "float" : "uint16_t",
-                  "*>(call.inputs[", j, "]) + at", j, ");\n");
-    } else {
-      text += cat("    const float p", j, " = load<float>(call.inputs[", j, "], at", j, ", ", type, ");\n");
-    }
-  }
-  text += cat("    Pack result;\n    GALLEY_UNROLL\n    for (int e = 0; e < ", width, "; ++e) {\n");
+  const int width = chain_width(call), last = call.dimensions - 1;
+  const char* number = call.type == device::kF32 ? "float" : "uint16_t";
+  const bool narrow = call.elements < int64_t{1} << 31;
+  std::string operands, read, pack_values, values, tail;
   for (int j = 0; j < call.inputs_count; ++j) {
     const bool packed = width > 1 && call.steps[j][last] == 1;
-    text += cat("      const float v", j, " = ", packed ? cat("load<float>(p", j, ".v, e, ", type, ")") : cat("p", j), ";\n");
+    operands += cat(", float v", j);
+    values += cat(", load_real(call.inputs[", j, "], at", j, ", ", type, ")");
+    pack_values += packed ? cat(", load_real(p", j, ".v, e, ", type, ")") : cat(", p", j);
+    read += packed ? cat("    const Pack p", j, " = *reinterpret_cast<const Pack*>(static_cast<const ", number, "*>(call.inputs[", j,
+                         "]) + at", j, ");\n")
+                   : cat("    const float p", j, " = load_real(call.inputs[", j, "], at", j, ", ", type, ");\n");
   }
-  for (int k = 0; k < call.steps_count; ++k) text += step_text(call.chain[k], device::kMostChainInputs + k, type);
-  text += cat("      store(v", device::kMostChainInputs + call.steps_count - 1, ", result.v, e, ", type, ");\n    }\n");
-  text += cat("    static_cast<Pack*>(call.output)[c] = result;\n  }\n}\n}  // namespace galley::device\n");
+  std::string text = cat(kHead, "using Index = ", narrow ? "uint32_t" : "int64_t", ";\nstruct alignas(", width * (number[0] == 'f' ? 4 : 2),
+                         ") Pack { ", number, " v[", width, "]; };\nGALLEY_DEVICE float value(const ChainCall& call", operands, ") {\n");
+  for (int k = 0; k < call.steps_count; ++k) text += step_text(call.chain[k], k, type, k + 1 < call.steps_count);
+  text += cat("  return v", device::kMostChainInputs + call.steps_count - 1, ";\n}\n");
+  if (width > 1 && last == 0) {  // what remains after the last whole pack
+    tail = cat("  for (Index i = packs * ", width,
+               " + static_cast<Index>(first_element()); i < static_cast<Index>(call.elements); i += "
+               "static_cast<Index>(all_threads())) {\n",
+               places(call), "    store_real(value(call", values, "), call.output, i, ", type, ");\n  }\n");
+  }
+  text += cat("GALLEY_KERNEL(chain, (const ChainCall call)) {\n  const Index packs = static_cast<Index>(call.elements) / ", width,
+              ";\n  for (Index c = static_cast<Index>(first_element()); c < packs; c += static_cast<Index>(all_threads())) {\n"
+              "    const Index i = c * ",
+              width, ";\n", places(call), read, "    Pack result;\n    GALLEY_UNROLL\n    for (int e = 0; e < ", width,
+              "; ++e) store_real(value(call", pack_values, "), result.v, e, ", type,
+              ");\n    static_cast<Pack*>(call.output)[c] = result;\n  }\n", tail, "}\n}  // namespace galley::device\n");
   return text;
 }
 
@@ -183,7 +190,7 @@ cuda::KernelHandle compiled_chain(const CudaDevice& device, const ChainCall& cal
   const std::lock_guard lock(mutex);
   if (const std::string& problem = nvrtc::nvrtc().state.problem; !problem.empty()) {
     if (!std::exchange(said, true))
-      log(LogLevel::kInfo, cat(problem, ". Until then one kernel interprets all chains of element-wise functions"));
+      log(LogLevel::kInfo, cat(problem, ". Until then general kernels compute element-wise functions and chains of them, more slowly"));
     return nullptr;
   }
   const std::string source = chain_source(call);
@@ -200,6 +207,15 @@ cuda::KernelHandle compiled_chain(const CudaDevice& device, const ChainCall& cal
     log(LogLevel::kWarning, cat("a chain of element-wise functions is interpreted: ", error.message()));
   }
   return made.kernel;
+}
+
+bool launch_compiled(Stream& stream, cuda::KernelHandle kernel, const ChainCall& call) {
+  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (kernel == nullptr || !aligned(call.output) || !std::all_of(call.inputs, call.inputs + call.inputs_count, aligned)) return false;
+  ChainCall copy = call;
+  void* arguments[] = {&copy};
+  cuda_launch(stream, kernel, "chain", cuda_blocks(stream, (call.elements + chain_width(call) - 1) / chain_width(call)), arguments);
+  return true;
 }
 
 }  // namespace galley

@@ -48,6 +48,15 @@ inline Support only_contiguous(const KernelQuery& query) {
   return Support::yes();
 }
 
+/// Whether packs (kernels/packs.h) of arrays may be read; null: of none.
+template <class... P>
+bool have_packs(const P*... arrays) {
+  return ((reinterpret_cast<uintptr_t>(arrays) % 16 == 0) && ...);
+}
+
+/// How many packs have so many elements, the last of which may have fewer.
+inline int64_t packs_of(int64_t elements) { return (elements + 7) / 8; }
+
 /// Enqueues a kernel whose threads share so many elements.
 template <class Call>
 void launch_elements(Stream& stream, const char* kernel, int64_t elements, const Call& call) {

@@ -1,4 +1,4 @@
-// Softmax and norms, by the kernels of kernels/rows.h.
+// Softmax and norms, by the kernels of kernels/rows.h and kernels/layer_norm.h.
 
 #include <algorithm>
 #include <type_traits>
@@ -48,10 +48,14 @@ class LayerNorm : public PreparedKernel {
   explicit LayerNorm(const KernelQuery& query) {
     const TensorType& x = query.in(kBackward ? 1 : 0);
     call_.type = type_of(x);
-    call_.size = 1;
+    call_.size = call_.warps = 1;
     for (int64_t d = x.shape.rank() - query.attrs<Attrs>().dims; d < x.shape.rank(); ++d) call_.size *= x.shape[static_cast<int>(d)];
     call_.rows = call_.size == 0 ? 0 : x.shape.elements() / call_.size;
-    call_.parts = std::clamp<int64_t>(call_.rows, 1, 128);
+    // A row has the fewest warps that hold it. Few parts for few rows; 384: three blocks for nearly each of the 132 processors of an H100.
+    constexpr int64_t kPacks = kBackward ? 1 : device::kRowPacks, kWarpElements = 32 * 8 * kPacks;
+    while (call_.warps < 8 && call_.warps * kWarpElements < call_.size) call_.warps *= 2;
+    packs_ = call_.size % 8 == 0 && call_.size <= 8 * kWarpElements * (kBackward ? 2 : 1);
+    call_.parts = packs_ ? std::clamp<int64_t>(call_.rows / 4 * call_.warps / 8, 1, 384) : std::clamp<int64_t>(call_.rows, 1, 128);
     call_.statistics_type = type_of(kBackward ? query.in(2) : query.out(1));
     const int gamma = kBackward ? 4 : 1;
     call_.vector_type = kBackward ? type_of(query.out(1)) : query.has(gamma) ? type_of(query.in(gamma)) : device::kF32;
@@ -70,16 +74,21 @@ class LayerNorm : public PreparedKernel {
       call.dgamma = args.outputs[1];
       call.dbeta = args.outputs[2];
       call.partial = static_cast<float*>(args.scratch);
-      // The sums first: dx may take the memory of grad.
-      launch_elements(stream, "layer_norm_partial_sums", call.parts * device::kThreads, call);
-      launch_elements(stream, "layer_norm_sums", call.size, call);
-      launch_elements(stream, "layer_norm_backward_rows", call.rows * device::kThreads, call);
+      const bool packs = packs_ && have_packs(call.grad, call.x, call.gamma, call.y, call.partial);
+      const char* kernel = !packs ? "layer_norm_partial_sums" : call.size > 2048 ? "layer_norm_backward_packs" : "layer_norm_backward_pack";
+      launch_elements(stream, kernel, call.parts * device::kThreads, call);
+      launch_elements(stream, "layer_norm_sums", 2 * call.size * device::kThreads / 8, call);
+      // After the sums: dx may take the memory of grad.
+      if (!packs) launch_elements(stream, "layer_norm_backward_rows", call.rows * device::kThreads, call);
     } else {
       call.x = args.inputs[0];
       call.gamma = args.in<void>(1);
       call.beta = args.in<void>(2);
       call.mean = args.outputs[1];
       call.rstd = args.outputs[2];
+      const bool packs = packs_ && have_packs(call.x, call.gamma, call.beta, call.y);
+      const int64_t rows_of_block = 8 / call.warps;
+      if (packs) return cuda_launch(stream, "layer_norm_packs", (call.rows + rows_of_block - 1) / rows_of_block, call);
       launch_elements(stream, "layer_norm_rows", call.rows * device::kThreads, call);
     }
   }
@@ -87,6 +96,7 @@ class LayerNorm : public PreparedKernel {
  private:
   static constexpr bool kBackward = std::is_same_v<Attrs, LayerNormBackwardAttrs>;
   device::LayerNormCall call_{};
+  bool packs_ = false;  // whether the shape has them
 };
 
 /// Forward: x, gamma, beta, residual -> y, mean, var. Backward: grad, x, mean, var, gamma, beta, y -> dx, dgamma, dbeta.

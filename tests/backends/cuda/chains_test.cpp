@@ -102,5 +102,21 @@ TEST(CudaChains, ThreadsReadWholeWordsWhereOperandsAllowIt) {
   EXPECT_TRUE(has(call, "float v[1]")) << "rows are no whole words";
 }
 
+// What differs in sizes and numbers only is compiled once.
+TEST(CudaChains, SizesAndNumbersAreParameters) {
+  ChainCall call = inputs_of(device::kBF16, true), other = call;
+  call.steps_count = other.steps_count = 1;
+  other.elements = 96;
+  other.sizes[0] = 2;
+  other.sizes[1] = other.steps[0][0] = 48;
+  other.chain[0].numbers[0] = 3;
+  EXPECT_EQ(chain_source(call), chain_source(other));
+  other.elements = int64_t{1} << 32;
+  EXPECT_NE(chain_source(call), chain_source(other)) << "places of 64 bits";
+  other = call;
+  other.sizes[1] = other.steps[0][0] = 42;
+  EXPECT_NE(chain_source(call), chain_source(other));
+}
+
 }  // namespace
 }  // namespace galley::test

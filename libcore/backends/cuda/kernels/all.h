@@ -10,6 +10,7 @@
 #include "libcore/backends/cuda/kernels/embedding.h"
 #include "libcore/backends/cuda/kernels/instances.h"
 #include "libcore/backends/cuda/kernels/integers.h"
+#include "libcore/backends/cuda/kernels/layer_norm.h"
 #include "libcore/backends/cuda/kernels/lines.h"
 #include "libcore/backends/cuda/kernels/loss.h"
 #include "libcore/backends/cuda/kernels/pool.h"

@@ -272,12 +272,15 @@ struct SquaresCall {
   int arrays;
 };
 
+inline constexpr int kRowPacks = 2;  // a thread of layer_norm_packs has so many packs at most
 /// Layer norm of rows of `size` elements. gamma, beta: null: 1, 0. Backward: grad is read, y is dx; `partial`: scratch [parts, 2 size].
+/// warps: of a row, in kernels of packs.
 struct LayerNormCall {
   const void *x, *gamma, *beta, *grad;
   void *y, *mean, *rstd, *dgamma, *dbeta;
   float* partial;
   Type type, vector_type, statistics_type;
+  int warps;
   int64_t rows, size, parts;
   float eps;
 };

@@ -4,6 +4,7 @@
 // and in double where an operand is an integer of 32 or 64 bits, or a double.
 
 #include "libcore/backends/cuda/kernels/functions.h"
+#include "libcore/backends/cuda/kernels/packs.h"
 
 namespace galley::device {
 
@@ -54,6 +55,78 @@ GALLEY_DEVICE void compute_backward(const ElementwiseBackwardCall& call) {
   }
 }
 
+/// The function of each element of packs: it is chosen once for a pack.
+template <int kInputs, class... F>
+GALLEY_DEVICE void choose_values(int function, const float (&x)[2][kPack], float first, float second, float (&y)[kPack],
+                                 FunctionList<F...>) {
+  int position = 0;
+  const auto consider = [&]<class Candidate>(const Candidate*) {
+    if constexpr (Candidate::values == kInputs) {
+      if (function == position) {
+        GALLEY_UNROLL
+        for (int j = 0; j < kPack; ++j) {
+          const float operands[3] = {x[0][j], x[1][j], 0};
+          y[j] = value_of<Candidate>(operands, first, second);
+        }
+      }
+    }
+    ++position;
+  };
+  (consider(static_cast<const F*>(nullptr)), ...);
+}
+template <class... F>
+GALLEY_DEVICE void choose_backwards(int function, const float (&x)[2][kPack], float first, float second, float (&dx)[kPack],
+                                    FunctionList<F...>) {
+  int position = 0;
+  const auto consider = [&]<class Candidate>(const Candidate*) {
+    if (function == position++) {
+      GALLEY_UNROLL
+      for (int j = 0; j < kPack; ++j) dx[j] = backward_of<Candidate>(x[0][j], x[1][j], first, second);
+    }
+  };
+  (consider(static_cast<const F*>(nullptr)), ...);
+}
+/// Operands of one type, f32, bf16 or f16, that are walked alike.
+template <int kInputs, class Choose>
+GALLEY_DEVICE void walk_packs(const void* const (&inputs)[kInputs], void* output, Type type, int64_t elements, const Choose& choose) {
+  const int64_t whole = elements / kPack * kPack;
+  float x[2][kPack] = {}, y[kPack] = {};
+  for (int64_t i = first_element() * kPack; i < whole; i += all_threads() * kPack) {
+    with_type(type, [&]<Type kType>() {
+      Packed<kType> packs[kInputs];
+      GALLEY_UNROLL
+      for (int k = 0; k < kInputs; ++k) packs[k] = read_pack<kType>(inputs[k], i);
+      GALLEY_UNROLL
+      for (int k = 0; k < kInputs; ++k) unpack(packs[k], x[k]);
+    });
+    choose(x, y);
+    store_pack(y, output, i, type);
+  }
+  if (first_element() > 0 || whole == elements) return;
+  for (int64_t i = whole; i < elements; ++i) {  // fewer than a pack: one thread
+    for (int k = 0; k < kInputs; ++k) x[k][0] = load_real(inputs[k], i, type);
+    choose(x, y);
+    store_real(y[0], output, i, type);
+  }
+}
+template <int kInputs>
+GALLEY_DEVICE void elementwise_of_packs(const ElementwiseCall& call) {
+  const float first = static_cast<float>(call.numbers[0]), second = static_cast<float>(call.numbers[1]);
+  const void* inputs[kInputs];
+  GALLEY_UNROLL
+  for (int k = 0; k < kInputs; ++k) inputs[k] = call.inputs[k];
+  walk_packs(inputs, call.output, call.output_type, call.elements,
+             [&](const float(&x)[2][kPack], float(&y)[kPack]) { choose_values<kInputs>(call.function, x, first, second, y, Functions()); });
+}
+
+GALLEY_KERNEL(elementwise1_packs, (const ElementwiseCall call)) { elementwise_of_packs<1>(call); }
+GALLEY_KERNEL(elementwise2_packs, (const ElementwiseCall call)) { elementwise_of_packs<2>(call); }
+GALLEY_KERNEL(elementwise_backward_packs, (const ElementwiseBackwardCall call)) {
+  const float first = static_cast<float>(call.numbers[0]), second = static_cast<float>(call.numbers[1]);
+  const void* const inputs[] = {call.grad, call.from};
+  walk_packs(inputs, call.output, call.type, call.elements,
+             [&](const float(&x)[2][kPack], float(&dx)[kPack]) { choose_backwards(call.function, x, first, second, dx, Functions()); });
+}
 GALLEY_KERNEL(elementwise1, (const ElementwiseCall call)) { elementwise<float, 1>(call); }
 GALLEY_KERNEL(elementwise2, (const ElementwiseCall call)) { elementwise<float, 2>(call); }
 GALLEY_KERNEL(elementwise3, (const ElementwiseCall call)) { elementwise<float, 3>(call); }

@@ -3,6 +3,7 @@
 
 // clang-format off: a line for each family
 #define GALLEY_CUDA_KERNELS(X) \
+  X(elementwise1_packs) X(elementwise2_packs) X(elementwise_backward_packs) \
   X(elementwise1) X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) \
   X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) X(chain_elements) \
   X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
@@ -10,7 +11,8 @@
   X(cache_heads) X(attend_cached) X(write_cache) \
   X(attention_64) X(attention_128) X(attention_256) X(attention_along) X(attention_queries_64) X(attention_queries_128) \
   X(attention_queries_256) X(attention_keys_64) X(attention_keys_128) X(attention_keys_256) X(attention_bias) \
-  X(softmax_lines) X(softmax_backward_lines) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
+  X(softmax_lines) X(softmax_backward_lines) X(layer_norm_packs) X(layer_norm_backward_pack) \
+  X(layer_norm_backward_packs) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
   X(layer_norm_sums) X(batch_norm_channels) X(batch_norm_backward_channels) \
   X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
   X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \

@@ -8,6 +8,7 @@
 // - Shared memory: GALLEY_SHARED(type, name, count). It is not initialized.
 // - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, atomicAdd, __threadfence.
 // - Functions: GALLEY_DEVICE. Loops that nvcc unrolls: GALLEY_UNROLL, GALLEY_UNROLL_BY_4; that it keeps: GALLEY_NO_UNROLL.
+// - Reads before GALLEY_KEEP_ORDER() stay before what follows it.
 
 #include "libcore/backends/cuda/kernels/calls.h"
 
@@ -16,6 +17,7 @@
 #define GALLEY_KERNEL(name, parameters) extern "C" __global__ void __launch_bounds__(256) name parameters
 #define GALLEY_KERNEL_OF(blocks, name, parameters) extern "C" __global__ void __launch_bounds__(256, blocks) name parameters
 #define GALLEY_SHARED(type, name, count) __shared__ type name[count]
+#define GALLEY_KEEP_ORDER() asm volatile("" ::: "memory")
 #define GALLEY_UNROLL _Pragma("unroll")
 #define GALLEY_UNROLL_BY_4 _Pragma("unroll 4")
 #define GALLEY_NO_UNROLL _Pragma("unroll 1")
@@ -35,6 +37,35 @@ GALLEY_DEVICE float from_bf16(uint16_t bits) {
   value.bits = static_cast<uint32_t>(bits) << 16;
   return value.number;
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// By instructions. Rounded to nearest, halves to even; NaN stays NaN.
+GALLEY_DEVICE uint16_t to_bf16(float value) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+GALLEY_DEVICE uint16_t to_f16(float value) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+GALLEY_DEVICE float from_f16(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+/// Two numbers beside each other.
+GALLEY_DEVICE uint32_t to_bf16_pair(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+GALLEY_DEVICE uint32_t to_f16_pair(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+#else
 /// Rounds to nearest, halves to even; NaN stays NaN.
 GALLEY_DEVICE uint16_t to_bf16(float value) {
   Bits from;
@@ -68,6 +99,10 @@ GALLEY_DEVICE uint16_t to_f16(float value) {
   }
   return static_cast<uint16_t>(sign | (from.bits - 0x38000000u + 0xfffu + (from.bits >> 13 & 1u)) >> 13);
 }
+/// Two numbers beside each other.
+GALLEY_DEVICE uint32_t to_bf16_pair(float low, float high) { return to_bf16(low) | static_cast<uint32_t>(to_bf16(high)) << 16; }
+GALLEY_DEVICE uint32_t to_f16_pair(float low, float high) { return to_f16(low) | static_cast<uint32_t>(to_f16(high)) << 16; }
+#endif
 
 /// Element i of an array, as V (float or double).
 template <class V>
@@ -100,6 +135,21 @@ GALLEY_DEVICE void store(V value, void* array, int64_t i, Type type) {
     case kI8: static_cast<int8_t*>(array)[i] = static_cast<int8_t>(value); break;
     case kU8: static_cast<uint8_t*>(array)[i] = static_cast<uint8_t>(value); break;
     case kBool: static_cast<uint8_t*>(array)[i] = value != V(0) ? 1 : 0; break;
+  }
+}
+
+/// Element i of an array in f32, bf16 or f16.
+GALLEY_DEVICE float load_real(const void* array, int64_t i, Type type) {
+  if (type == kF32) return static_cast<const float*>(array)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(array)[i];
+  return type == kBF16 ? from_bf16(bits) : from_f16(bits);
+}
+
+GALLEY_DEVICE void store_real(float value, void* array, int64_t i, Type type) {
+  if (type == kF32) {
+    static_cast<float*>(array)[i] = value;
+  } else {
+    static_cast<uint16_t*>(array)[i] = type == kBF16 ? to_bf16(value) : to_f16(value);
   }
 }
 

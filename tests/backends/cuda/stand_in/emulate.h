@@ -57,6 +57,7 @@ unsigned long long atomic_add(unsigned long long* to, unsigned long long value);
 #define GALLEY_EMULATE_PLACE __FILE__ ":" GALLEY_EMULATE_TEXT(__LINE__)
 
 #define GALLEY_DEVICE inline
+#define GALLEY_KEEP_ORDER()
 #define GALLEY_UNROLL
 #define GALLEY_UNROLL_BY_4
 #define GALLEY_NO_UNROLL

@@ -1,0 +1,255 @@
+#pragma once
+// Layer norm. Memory traffic bounds it: of rows that packs divide, threads hold a row in registers, so that operands are read once.
+
+#include "libcore/backends/cuda/kernels/packs.h"
+#include "libcore/backends/cuda/kernels/rows.h"
+#include "libcore/backends/cuda/kernels/warps.h"
+
+namespace galley::device {
+
+/// Where the packs of a thread are: pack p of its row begins at column(p).
+struct RowThreads {
+  int threads, at_once, own, lane;  // of a row; rows of a block; this thread's row of them, and its place in the row
+  GALLEY_DEVICE int64_t column(int pack) const { return static_cast<int64_t>(pack * threads + lane) * kPack; }
+};
+GALLEY_DEVICE RowThreads row_threads(int warps) {
+  const int threads = warps * kWarp, thread = static_cast<int>(threadIdx.x);
+  return {threads, kThreads / threads, thread / threads, thread % threads};
+}
+/// Packs of a vector with a factor or a shift for each column; null: `value` everywhere.
+GALLEY_DEVICE void load_vector(const void* vector, int64_t column, Type type, float value, float (&x)[kPack]) {
+  if (vector != nullptr) return load_pack(vector, column, type, x);
+  GALLEY_UNROLL
+  for (int j = 0; j < kPack; ++j) x[j] = value;
+}
+
+/// A row, or several, of up to kRowPacks packs a thread. All threads of the block come.
+template <Type kType>
+GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared) {
+  const RowThreads at = row_threads(call.warps);
+  const int64_t row = blockIdx.x * int64_t{at.at_once} + at.own, begin = row * call.size;
+  const bool exists = row < call.rows;
+  const float share = 1.0f / static_cast<float>(call.size);
+  Packed<kType> read[kRowPacks] = {};
+  GALLEY_UNROLL
+  for (int p = 0; p < kRowPacks; ++p) {
+    if (exists && at.column(p) < call.size) read[p] = read_pack<kType>(call.x, begin + at.column(p));
+  }
+  float x[kRowPacks][kPack], sum = 0, square = 0;
+  GALLEY_UNROLL
+  for (int p = 0; p < kRowPacks; ++p) {
+    unpack(read[p], x[p]);
+    GALLEY_UNROLL
+    for (int j = 0; j < kPack; ++j) sum += x[p][j];
+  }
+  const float mean = row_sum(sum, call.warps, shared) * share;
+  GALLEY_UNROLL
+  for (int p = 0; p < kRowPacks; ++p) {
+    if (at.column(p) >= call.size) continue;
+    GALLEY_UNROLL
+    for (int j = 0; j < kPack; ++j) {
+      x[p][j] -= mean;
+      square += x[p][j] * x[p][j];
+    }
+  }
+  const float rstd = 1.0f / sqrt(row_sum(square, call.warps, shared + kWarps) * share + call.eps);
+  if (!exists) return;
+  GALLEY_UNROLL
+  for (int p = 0; p < kRowPacks; ++p) {
+    if (at.column(p) >= call.size) continue;
+    float gamma[kPack], beta[kPack];
+    load_vector(call.gamma, at.column(p), call.vector_type, 1, gamma);
+    load_vector(call.beta, at.column(p), call.vector_type, 0, beta);
+    GALLEY_UNROLL
+    for (int j = 0; j < kPack; ++j) x[p][j] = x[p][j] * rstd * gamma[j] + beta[j];
+    write_pack(packed<kType>(x[p]), call.y, begin + at.column(p));
+  }
+  if (at.lane == 0) {
+    store_real(mean, call.mean, row, call.statistics_type);
+    store_real(rstd, call.rstd, row, call.statistics_type);
+  }
+}
+GALLEY_KERNEL_OF(4, layer_norm_packs, (const LayerNormCall call)) {
+  GALLEY_SHARED(float, shared, 2 * kWarps);
+  with_type(call.type, [&]<Type kType>() { layer_norm_of_packs<kType>(call, shared); });
+}
+
+/// dx, and the sums over rows of grad * normal and of grad: part p has rows p * at_once to p * at_once + at_once - 1, then those from
+/// (p + parts) * at_once on. `others`: kThreads * 2 kPack places, if a block has several rows at once, with a pack a thread.
+template <Type kType, int kPacks>
+GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared, float* others) {
+  const RowThreads at = row_threads(call.warps);
+  const float share = 1.0f / static_cast<float>(call.size);
+  for (int64_t part = blockIdx.x; part < call.parts; part += gridDim.x) {
+    float dgamma[kPacks][kPack] = {}, dbeta[kPacks][kPack] = {};
+    int turn = 0;
+    for (int64_t first = part * at.at_once; first < call.rows; first += call.parts * at.at_once) {
+      const int64_t row = first + at.own, begin = row * call.size;
+      const bool exists = row < call.rows;
+      Packed<kType> of_x[kPacks] = {}, of_grad[kPacks] = {};
+      GALLEY_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        if (!exists || at.column(p) >= call.size) continue;
+        of_x[p] = read_pack<kType>(call.x, begin + at.column(p));
+        of_grad[p] = read_pack<kType>(call.grad, begin + at.column(p));
+      }
+      const float mean = exists ? load_real(call.mean, row, call.statistics_type) : 0;
+      const float rstd = exists ? load_real(call.rstd, row, call.statistics_type) : 0;
+      float x[kPacks][kPack], grad[kPacks][kPack], sum = 0, product = 0;
+      GALLEY_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        if (at.column(p) >= call.size) continue;
+        float gamma[kPack];
+        load_vector(call.gamma, at.column(p), call.vector_type, 1, gamma);
+        unpack(of_x[p], x[p]);
+        unpack(of_grad[p], grad[p]);
+        GALLEY_UNROLL
+        for (int j = 0; j < kPack; ++j) {
+          x[p][j] = (x[p][j] - mean) * rstd;
+          dgamma[p][j] += grad[p][j] * x[p][j];
+          dbeta[p][j] += grad[p][j];
+          grad[p][j] *= gamma[j];
+          sum += grad[p][j];
+          product += grad[p][j] * x[p][j];
+        }
+      }
+      row_sums(sum, product, call.warps, shared + turn * 2 * kWarps);
+      turn ^= 1;
+      sum *= share;
+      product *= share;
+      GALLEY_UNROLL
+      for (int p = 0; p < kPacks; ++p) {
+        if (!exists || at.column(p) >= call.size) continue;
+        GALLEY_UNROLL
+        for (int j = 0; j < kPack; ++j) x[p][j] = rstd * (grad[p][j] - sum - x[p][j] * product);
+        write_pack(packed<kType>(x[p]), call.y, begin + at.column(p));
+      }
+    }
+    if (kPacks == 1 && at.at_once > 1) {
+      __syncthreads();  // the places have been read for the last part
+      GALLEY_UNROLL
+      for (int j = 0; j < kPack; ++j) {
+        others[j * kThreads + static_cast<int>(threadIdx.x)] = dgamma[0][j];
+        others[(kPack + j) * kThreads + static_cast<int>(threadIdx.x)] = dbeta[0][j];
+      }
+      __syncthreads();
+      GALLEY_NO_UNROLL
+      for (int other = 1; at.own == 0 && other < at.at_once; ++other) {
+        GALLEY_UNROLL
+        for (int j = 0; j < kPack; ++j) {
+          dgamma[0][j] += others[j * kThreads + other * at.threads + at.lane];
+          dbeta[0][j] += others[(kPack + j) * kThreads + other * at.threads + at.lane];
+        }
+      }
+    }
+    if (at.own != 0) continue;
+    GALLEY_UNROLL
+    for (int p = 0; p < kPacks; ++p) {
+      if (at.column(p) >= call.size) continue;
+      write_pack(packed<kF32>(dgamma[p]), call.partial, part * 2 * call.size + at.column(p));
+      write_pack(packed<kF32>(dbeta[p]), call.partial, (part * 2 + 1) * call.size + at.column(p));
+    }
+  }
+}
+GALLEY_KERNEL_OF(3, layer_norm_backward_pack, (const LayerNormCall call)) {
+  GALLEY_SHARED(float, shared, 4 * kWarps);
+  GALLEY_SHARED(float, others, kThreads * 2 * kPack);
+  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 1>(call, shared, others); });
+}
+GALLEY_KERNEL_OF(2, layer_norm_backward_packs, (const LayerNormCall call)) {
+  GALLEY_SHARED(float, shared, 4 * kWarps);
+  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 2>(call, shared, nullptr); });
+}
+
+/// A block adds up the parts of kSumColumns columns of dgamma and dbeta: thread t those of column t % kSumColumns with every
+/// kThreads / kSumColumns-th part, then one thread of each column the threads' sums.
+GALLEY_KERNEL(layer_norm_sums, (const LayerNormCall call)) {
+  constexpr int kSumColumns = 8, kGroups = kThreads / kSumColumns;
+  GALLEY_SHARED(float, shared, kThreads);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int64_t begin = blockIdx.x * int64_t{kSumColumns}; begin < 2 * call.size; begin += gridDim.x * int64_t{kSumColumns}) {
+    const int64_t column = begin + thread % kSumColumns;
+    float sum = 0;
+    if (column < 2 * call.size) {
+      GALLEY_UNROLL_BY_4
+      for (int64_t part = thread / kSumColumns; part < call.parts; part += kGroups) sum += call.partial[part * 2 * call.size + column];
+    }
+    __syncthreads();  // the last sums have been read
+    shared[thread] = sum;
+    __syncthreads();
+    if (thread >= kSumColumns || column >= 2 * call.size) continue;
+    for (int group = 1; group < kGroups; ++group) sum += shared[group * kSumColumns + thread];
+    if (column < call.size) {
+      store(sum, call.dgamma, column, call.vector_type);
+    } else {
+      store(sum, call.dbeta, column - call.size, call.vector_type);
+    }
+  }
+}
+
+// Of other rows.
+
+GALLEY_KERNEL(layer_norm_rows, (const LayerNormCall call)) {
+  GALLEY_SHARED(float, shared, kThreads);
+  const float share = 1.0f / static_cast<float>(call.size);
+  for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
+    const int64_t begin = row * call.size;
+    float sum = 0, square = 0;
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) sum += load<float>(call.x, begin + i, call.type);
+    const float mean = block_sum(sum, shared) * share;
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
+      const float d = load<float>(call.x, begin + i, call.type) - mean;
+      square += d * d;
+    }
+    const float rstd = 1.0f / sqrt(block_sum(square, shared) * share + call.eps);
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
+      const float normal = (load<float>(call.x, begin + i, call.type) - mean) * rstd;
+      store(normal * factor_of(call.gamma, i, call.vector_type) + shift_of(call.beta, i, call.vector_type), call.y, begin + i, call.type);
+    }
+    if (threadIdx.x == 0) {
+      store(mean, call.mean, row, call.statistics_type);
+      store(rstd, call.rstd, row, call.statistics_type);
+    }
+  }
+}
+
+GALLEY_KERNEL(layer_norm_backward_rows, (const LayerNormCall call)) {
+  GALLEY_SHARED(float, shared, kThreads);
+  const float share = 1.0f / static_cast<float>(call.size);
+  for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
+    const int64_t begin = row * call.size;
+    const float mean = load<float>(call.mean, row, call.statistics_type), rstd = load<float>(call.rstd, row, call.statistics_type);
+    float sum = 0, product = 0;
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
+      const float d = load<float>(call.grad, begin + i, call.type) * factor_of(call.gamma, i, call.vector_type);
+      sum += d;
+      product += d * (load<float>(call.x, begin + i, call.type) - mean) * rstd;
+    }
+    sum = block_sum(sum, shared) * share;
+    product = block_sum(product, shared) * share;
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
+      const float d = load<float>(call.grad, begin + i, call.type) * factor_of(call.gamma, i, call.vector_type);
+      const float normal = (load<float>(call.x, begin + i, call.type) - mean) * rstd;
+      store(rstd * (d - sum - normal * product), call.y, begin + i, call.type);
+    }
+  }
+}
+
+/// Sums over rows of grad * normal and of grad: part p adds rows p, p + parts, ...
+GALLEY_KERNEL(layer_norm_partial_sums, (const LayerNormCall call)) {
+  for (int64_t part = blockIdx.x; part < call.parts; part += gridDim.x) {
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
+      float dgamma = 0, dbeta = 0;
+      for (int64_t row = part; row < call.rows; row += call.parts) {
+        const float grad = load<float>(call.grad, row * call.size + i, call.type);
+        const float mean = load<float>(call.mean, row, call.statistics_type), rstd = load<float>(call.rstd, row, call.statistics_type);
+        dgamma += grad * (load<float>(call.x, row * call.size + i, call.type) - mean) * rstd;
+        dbeta += grad;
+      }
+      call.partial[part * 2 * call.size + i] = dgamma;
+      call.partial[(part * 2 + 1) * call.size + i] = dbeta;
+    }
+  }
+}
+
+}  // namespace galley::device
