@@ -48,6 +48,9 @@ inline Support only_contiguous(const KernelQuery& query) {
   return Support::yes();
 }
 
+/// Whether kernels may read and write packs at that address (kernels/packs.h).
+inline bool has_packs(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+
 /// Enqueues a kernel whose threads share so many elements.
 template <class Call>
 void launch_elements(Stream& stream, const char* kernel, int64_t elements, const Call& call) {
