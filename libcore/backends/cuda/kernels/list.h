@@ -14,7 +14,7 @@
   X(layer_norm_sums) X(batch_norm_parts) X(batch_norm_statistics) X(batch_norm_values) \
   X(batch_norm_backward_parts) X(batch_norm_backward_sums) X(batch_norm_backward_values) X(batch_norm_update_channels) \
   X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
-  X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
+  X(reduce_channels) X(reduce_channel_parts) X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
   X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
   X(max_pool) X(max_pool_backward) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
   X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_total) X(cross_entropy_weights) \
