@@ -19,5 +19,6 @@
 #include "libcore/backends/cuda/kernels/reduce.h"
 #include "libcore/backends/cuda/kernels/rows.h"
 #include "libcore/backends/cuda/kernels/sampling.h"
+#include "libcore/backends/cuda/kernels/scatter.h"
 #include "libcore/backends/cuda/kernels/select.h"
 #include "libcore/backends/cuda/kernels/update.h"
