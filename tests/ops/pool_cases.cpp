@@ -1,7 +1,5 @@
 // Cases of pooling.
 
-#include <algorithm>
-
 #include "libcore/ops/pool.h"
 #include "tests/ops/harness.h"
 
@@ -27,6 +25,8 @@ void add_pools(std::vector<OpCase>& cases) {
       {"ceil_padding_valid", {1, 3, 6, 5}, {3}, {2}, {1}, {1}, true, false},
       {"padding_valid", {1, 17, 5, 5}, {3}, {1}, {1}, {1}, false, false},
       {"dilated", {1, 2, 9, 8}, {3}, {1}, {1}, {2}},
+      {"packs", {1, 8, 5, 7}, {3}, {2}, {1}, {1}},
+      {"packs_dilated", {1, 8, 6, 5}, {2, 3}, {2, 1}, {1}, {2, 1}},
       {"empty_batch", {0, 3, 6, 8}, {2}, {}, {0}, {1}},
   };
   for (const Window& w : windows) {
@@ -59,7 +59,7 @@ void add_pools(std::vector<OpCase>& cases) {
                          },
                      .low_precision = true});
   }
-  for (const Shape& x : {Shape{2, 19, 7, 5}, Shape{1, 3, 4, 4}, Shape{2, 3, 1, 1}, Shape{0, 3, 7, 5}}) {
+  for (const Shape& x : {Shape{2, 19, 7, 5}, Shape{1, 3, 4, 4}, Shape{2, 3, 1, 1}, Shape{1, 8, 5, 6}, Shape{0, 3, 7, 5}}) {
     for (const std::vector<int64_t>& size : {std::vector<int64_t>{1}, std::vector<int64_t>{3, 2}, std::vector<int64_t>{7}}) {
       const std::string name = cat(x[0], "x", x[1], "x", x[2], "x", x[3], "_to_", size.front());
       cases.push_back({.name = "adaptive_avg_pool2d_" + name,
@@ -76,9 +76,11 @@ void add_pools(std::vector<OpCase>& cases) {
                              AdaptiveMaxPool2dAttrs a;
                              a.output_size = size;
                              // At most 300 elements, so that neighbors remain apart.
-                             adaptive_max_pool2d(in.real(Shape{x[0], std::min<int64_t>(x[1], 3), x[2], x[3]}, distinct), a);
+                             const int64_t channels = x[1] > 8 ? 3 : x[1];
+                             adaptive_max_pool2d(in.real(Shape{x[0], channels, x[2], x[3]}, distinct), a);
                            },
-                       .differentiable_outputs = 1});
+                       .differentiable_outputs = 1,
+                       .low_precision = true});
     }
   }
 }

@@ -17,7 +17,12 @@ namespace {
 using device::CopyCall;
 
 /// The kernel for elements of so many bytes.
-const char* copy_kernel(int64_t bytes) { return bytes == 1 ? "copy_1" : bytes == 2 ? "copy_2" : bytes == 4 ? "copy_4" : "copy_8"; }
+const char* copy_kernel(int64_t bytes) {
+  return bytes == 1 ? "copy_1" : bytes == 2 ? "copy_2" : bytes == 4 ? "copy_4" : bytes == 8 ? "copy_8" : "copy_16";
+}
+const char* tiles_kernel(int64_t bytes) {
+  return bytes == 1 ? "copy_tiles_1" : bytes == 2 ? "copy_tiles_2" : bytes == 4 ? "copy_tiles_4" : "copy_tiles_8";
+}
 const char* fill_kernel(int64_t bytes) { return bytes == 1 ? "fill_1" : bytes == 2 ? "fill_2" : bytes == 4 ? "fill_4" : "fill_8"; }
 
 /// The bits of a number as an element.
@@ -74,32 +79,107 @@ CopyCall call_of(const Part& part) {
   return call;
 }
 
+constexpr int64_t kMost = int64_t{1} << 31;
+void set_divisors(CopyCall& call) {
+  for (int d = 0; d < call.dimensions; ++d)
+    call.divisors[d] = call.elements < kMost ? device::divisor(std::max<int64_t>(1, call.sizes[d])) : device::Divisor{};
+}
+
+/// Joins elements of so many bytes, which both sides have beside each other, into words of at most 16 bytes. Returns the bytes of a word.
+int64_t widen(CopyCall& call, int64_t bytes) {
+  const int last = call.dimensions - 1;
+  if (call.from_steps[last] != 1 || call.to_steps[last] != 1) return bytes;
+  int64_t joined = 16 / bytes;
+  const auto divides = [&](int64_t n) { return n % joined == 0; };
+  while (joined > 1 && !(divides(call.sizes[last]) && std::all_of(call.from_steps, call.from_steps + last, divides) &&
+                         std::all_of(call.to_steps, call.to_steps + last, divides)))
+    joined /= 2;
+  for (int d = 0; d < last; ++d) {
+    call.from_steps[d] /= joined;
+    call.to_steps[d] /= joined;
+  }
+  call.sizes[last] /= joined;
+  call.elements /= joined;
+  set_divisors(call);
+  return bytes * joined;
+}
+
+/// The call in tiles, if one side has elements beside each other that the other has apart.
+std::optional<device::CopyTilesCall> tiles_of(const CopyCall& call, int64_t bytes) {
+  constexpr int64_t kFew = 16;  // elements for which a tile is too empty
+  const int last = call.dimensions - 1;
+  if (call.to_steps[last] != 1 || call.sizes[last] < kFew || call.elements >= kMost) return std::nullopt;
+  const int64_t tile = bytes <= 2 ? device::kCopyTileOfShort : device::kCopyTileOfLong;
+  for (int across = 0; across < last; ++across) {
+    if (call.from_steps[across] != 1 || call.sizes[across] < kFew) continue;
+    device::CopyTilesCall tiles{.copy = call, .across = across, .tiles = {}, .tile_count = 1};
+    for (int d = 0; d < call.dimensions; ++d) {
+      const int64_t count = d == across || d == last ? (call.sizes[d] + tile - 1) / tile : call.sizes[d];
+      tiles.tiles[d] = device::divisor(std::max<int64_t>(1, count));
+      tiles.tile_count *= count;
+    }
+    return tiles;
+  }
+  return std::nullopt;
+}
+
 /// Fills the output, if `fill` says so, and copies parts of inputs into it.
 class Parts : public PreparedKernel {
  public:
   Parts(const TensorType& out, const std::vector<Part>& parts, std::optional<double> fill = {}, int gate = -1)
       : bytes_(dtype_size(out.dtype)), elements_(out.shape.elements()), gate_(gate) {
     if (fill) fill_ = bits_of(*fill, out.dtype);
-    for (const Part& part : parts) parts_.push_back({part.input, part.from * bytes_, part.to * bytes_, call_of(part)});
+    // As elements of 8 bytes, if they are so many.
+    fill_bytes_ = elements_ * bytes_ % 8 == 0 ? 8 : bytes_;
+    for (int64_t filled = bytes_; fill_ && filled < fill_bytes_; filled *= 2) *fill_ |= *fill_ << 8 * filled;
+    for (const Part& part : parts) {
+      Bound bound{.input = part.input, .from = part.from * bytes_, .to = part.to * bytes_, .call = call_of(part), .words = {}, .tiles = {}};
+      set_divisors(bound.call);
+      bound.words = bound.call;
+      bound.word_bytes = widen(bound.words, bytes_);
+      bound.tiles = tiles_of(bound.call, bytes_);
+      parts_.push_back(bound);
+    }
   }
   void run(Stream& stream, const KernelArgs& args) const override {
-    if (fill_) launch_elements(stream, fill_kernel(bytes_), elements_, device::FillCall{args.outputs[0], elements_, *fill_});
+    if (fill_) {
+      const int64_t bytes = have_packs(args.outputs[0]) ? fill_bytes_ : bytes_, count = elements_ * bytes_ / bytes;
+      launch_elements(stream, fill_kernel(bytes), count, device::FillCall{args.outputs[0], count, *fill_});
+    }
     for (const Bound& part : parts_) {
-      CopyCall call = part.call;
-      call.from = static_cast<const std::byte*>(args.inputs[part.input]) + part.from;
-      call.to = static_cast<std::byte*>(args.outputs[0]) + part.to;
-      if (gate_ >= 0) call.gate = args.in<uint8_t>(static_cast<size_t>(gate_));
-      if (call.from != call.to) launch_elements(stream, copy_kernel(bytes_), call.elements, call);
+      const auto* from = static_cast<const std::byte*>(args.inputs[part.input]) + part.from;
+      auto* to = static_cast<std::byte*>(args.outputs[0]) + part.to;
+      const auto bind = [&](CopyCall call) {
+        call.from = from;
+        call.to = to;
+        if (gate_ >= 0) call.gate = args.in<uint8_t>(static_cast<size_t>(gate_));
+        return call;
+      };
+      const auto fits = [&](const void* address) {
+        return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(part.word_bytes) == 0;
+      };
+      if (from == to) continue;
+      if (part.tiles) {
+        device::CopyTilesCall tiles = *part.tiles;
+        tiles.copy = bind(tiles.copy);
+        launch_elements(stream, tiles_kernel(bytes_), tiles.tile_count * device::kThreads, tiles);
+      } else if (fits(from) && fits(to)) {
+        launch_elements(stream, copy_kernel(part.word_bytes), part.words.elements, bind(part.words));
+      } else {
+        launch_elements(stream, copy_kernel(bytes_), part.call.elements, bind(part.call));
+      }
     }
   }
 
  private:
   struct Bound {
     size_t input;
-    int64_t from, to;  // bytes
-    CopyCall call;
+    int64_t from, to;      // bytes
+    CopyCall call, words;  // words: of word_bytes bytes, where addresses are multiples of that
+    int64_t word_bytes = 0;
+    std::optional<device::CopyTilesCall> tiles;
   };
-  int64_t bytes_, elements_;
+  int64_t bytes_, elements_, fill_bytes_ = 0;
   int gate_;
   std::optional<uint64_t> fill_;
   std::vector<Bound> parts_;
@@ -196,16 +276,29 @@ class Cast : public PreparedKernel {
       : call_{.from_type = type_of(query.in(0)),
               .to_type = type_of(query.out(0)),
               .rounded = type_of(rounded),
-              .elements = query.out(0).shape.elements()} {}
+              .elements = query.out(0).shape.elements()},
+        from_bytes_(dtype_size(query.in(0).dtype)),
+        to_bytes_(dtype_size(query.out(0).dtype)),
+        packs_(is_short(query.in(0).dtype) && is_short(query.out(0).dtype)) {}
   void run(Stream& stream, const KernelArgs& args) const override {
     device::CastCall call = call_;
     call.from = args.inputs[0];
     call.to = args.outputs[0];
+    if (packs_ && have_packs(call.from) && have_packs(call.to)) {
+      const int64_t packs = call.elements / device::kPack, done = packs * device::kPack;
+      launch_elements(stream, "cast_packs", packs, call);
+      call.from = static_cast<const std::byte*>(call.from) + done * from_bytes_;
+      call.to = static_cast<std::byte*>(call.to) + done * to_bytes_;
+      call.elements -= done;
+    }
     launch_elements(stream, "cast_elements", call.elements, call);
   }
 
  private:
+  static bool is_short(DType dtype) { return is_floating(dtype) && dtype != DType::kF64; }
   device::CastCall call_;
+  int64_t from_bytes_, to_bytes_;
+  bool packs_;
 };
 Support supports_cast(const KernelQuery& query) {
   if (query.in(0).format != query.out(0).format) return Support::no("operands of different formats");

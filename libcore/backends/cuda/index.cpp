@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "libcore/backends/axis_view.h"
-#include "libcore/backends/cuda/prepare.h"
+#include "libcore/backends/cuda/fixed_sums.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/random.h"
 #include "libcore/ops/rules.h"
@@ -47,24 +47,49 @@ void bind_gather(device::GatherCall& call, const KernelArgs& args) {
   call.index = args.inputs[1];
   call.to = args.outputs[0];
 }
-std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query, int64_t axis_attribute, const Shape& whole_shape,
-                                               const char* kernel) {
+device::GatherCall gather_call(const KernelQuery& query, int64_t axis_attribute, const Shape& whole_shape) {
   const int axis = axis_of(axis_attribute, query.in(0));
   const AxisView picked(query.in(1).shape, axis), whole(whole_shape, axis);
-  const device::GatherCall call{.type = type_of(query.in(0)),
-                                .index_type = type_of(query.in(1)),
-                                .outer = picked.outer,
-                                .picked = picked.size,
-                                .whole = whole.size,
-                                .inner = picked.inner};
-  return one_call(kernel, query.out(0).shape.elements(), call, bind_gather);
+  return {.type = type_of(query.in(0)),
+          .index_type = type_of(query.in(1)),
+          .outer = picked.outer,
+          .picked = picked.size,
+          .whole = whole.size,
+          .inner = picked.inner};
 }
 std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& query) {
-  return prepare_gather(query, query.attrs<GatherAttrs>().axis, query.in(0).shape, "gather_elements");
+  const device::GatherCall call = gather_call(query, query.attrs<GatherAttrs>().axis, query.in(0).shape);
+  return one_call("gather_elements", query.out(0).shape.elements(), call, bind_gather);
 }
-std::unique_ptr<PreparedKernel> prepare_scatter_add(const KernelQuery& query) {
-  return prepare_gather(query, query.attrs<ScatterAddAttrs>().axis, query.out(0).shape, "scatter_add_elements");
-}
+
+/// Of few elements, each result walks them; of more, they are added as integers.
+class ScatterAdd : public PreparedKernel {
+ public:
+  explicit ScatterAdd(const KernelQuery& query)
+      : call_(gather_call(query, query.attrs<ScatterAddAttrs>().axis, query.out(0).shape)),
+        numbers_(query.in(0).shape.elements()),
+        sums_(query.out(0).shape.elements()),
+        results_(query.out(0).shape.elements()) {}
+  int64_t scratch_bytes() const override { return call_.picked <= kFew ? 0 : sums_.bytes(); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::GatherCall call = call_;
+    bind_gather(call, args);
+    if (call.picked <= kFew) return launch_elements(stream, "scatter_add_elements", results_, call);
+    const device::FixedSumCall fixed = sums_.call_of(args.scratch, nullptr, numbers_, 0);
+    stream.fill(fixed.sums, 0, 8 * results_);
+    cuda_launch(stream, "scatter_largest_parts", fixed.part_count, call, fixed);
+    cuda_launch(stream, "largest_of_parts", 1, fixed);
+    cuda_launch(stream, "scatter_add_fixed", cuda_blocks(stream, numbers_), call, fixed);
+    cuda_launch(stream, "scatter_sums", cuda_blocks(stream, results_), call, fixed);
+  }
+
+ private:
+  static constexpr int64_t kFew = 32;
+  device::GatherCall call_;
+  int64_t numbers_;
+  FixedSums sums_;
+  int64_t results_;
+};
 
 std::unique_ptr<PreparedKernel> prepare_one_hot(const KernelQuery& query) {
   const AxisView y(query.out(0).shape, axis_of(query.attrs<OneHotAttrs>().axis, query.out(0)));
@@ -112,9 +137,12 @@ std::unique_ptr<PreparedKernel> prepare_random_bits(const KernelQuery& query) {
 }
 
 constexpr Kernel kKernels[] = {
-    {"gather", "gather", only_contiguous, prepare_gather},    {"scatter_add", "scatter_add", supports_scatter_add, prepare_scatter_add},
-    {"one_hot", "one_hot", only_contiguous, prepare_one_hot}, {"iota", "iota", only_contiguous, prepare_iota},
-    {"lookup", "lookup", supports_lookup, prepare_lookup},    {"random_bits", "philox", only_contiguous, prepare_random_bits},
+    {"gather", "gather", only_contiguous, prepare_gather},
+    {"scatter_add", "scatter_add", supports_scatter_add, prepare_cuda<ScatterAdd>},
+    {"one_hot", "one_hot", only_contiguous, prepare_one_hot},
+    {"iota", "iota", only_contiguous, prepare_iota},
+    {"lookup", "lookup", supports_lookup, prepare_lookup},
+    {"random_bits", "philox", only_contiguous, prepare_random_bits},
 };
 
 }  // namespace

@@ -29,58 +29,85 @@ Support supports_whole_images(const KernelQuery& query) {
   return supports(query);
 }
 
-template <class Attrs, device::Pool kKind>
-class Forward : public PreparedKernel {
+/// Cells are pixels of y, backward of dx.
+class Pool : public PreparedKernel {
  public:
-  explicit Forward(const KernelQuery& query) : call_(pool_call(query.attrs<Attrs>(), kKind, query.in(0).shape, query.out(0).shape)) {
-    call_.type = type_of(query.in(0));
-    set_steps(query.in(0), call_.x_steps);
-    set_steps(query.out(0), call_.y_steps);
-    if (!kMaximum) return;
-    call_.index_type = type_of(query.out(1));
-    set_steps(query.out(1), call_.index_steps);
+  struct Arrays {
+    const TensorType *x, *y;  // in a call
+    const TensorType* index;  // or null
+  };
+  Pool(const char* kernel, const device::PoolCall& call, const Arrays& arrays, const TensorType& written)
+      : kernel_(kernel), call_(call), samples_(written.shape[0]), element_bytes_(dtype_size(written.dtype)) {
+    call_.type = type_of(*arrays.x);
+    set_steps(*arrays.x, call_.x_steps);
+    set_steps(*arrays.y, call_.y_steps);
+    if (arrays.index != nullptr) {
+      call_.index_type = type_of(*arrays.index);
+      set_steps(*arrays.index, call_.index_steps);
+      index_bytes_ = dtype_size(arrays.index->dtype);
+    }
+    call_.channels_inner = call_.x_steps[1] == 1 && call_.y_steps[1] == 1 && (arrays.index == nullptr || call_.index_steps[1] == 1);
+    packs_ = call_.channels_inner != 0 && written.shape[1] % device::kPack == 0 && is_floating(written.dtype);
+    if (written.shape.elements() == 0) samples_ = 0;
+    for (int d = 0; d < 3; ++d) image_[d] = written.shape[d + 1];
+    const int64_t largest = std::max(arrays.x->shape.elements(), arrays.y->shape.elements()) / std::max<int64_t>(1, samples_);
+    samples_per_launch_ = std::max<int64_t>(1, kMostElements / std::max<int64_t>(1, largest));
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     PoolCall call = call_;
-    call.x = args.inputs[0];
-    call.y = args.outputs[0];
-    if (kMaximum) call.index = args.outputs[1];
-    launch_elements(stream, kMaximum ? "max_pool" : "average_pool", call.planes * call.y_size[0] * call.y_size[1], call);
+    const auto* x = static_cast<const std::byte*>(args.inputs[0]);
+    auto* y = static_cast<std::byte*>(args.outputs[0]);
+    auto* index = index_bytes_ == 0         ? nullptr
+                  : args.outputs.size() > 1 ? args.out<std::byte>(1)
+                                            : const_cast<std::byte*>(args.in<std::byte>(1));
+    call.packs = packs_ && have_packs(x) && have_packs(y) && have_packs(index);
+    const int64_t channels = call.packs != 0 ? image_[0] / device::kPack : image_[0];
+    const int64_t sizes[] = {call.channels_inner != 0 ? channels : image_[2], call.channels_inner != 0 ? image_[2] : image_[1],
+                             call.channels_inner != 0 ? image_[1] : channels};
+    for (int d = 0; d < 3; ++d) call.sizes[d] = device::divisor(std::max<int64_t>(1, sizes[d]));
+    for (int64_t first = 0; first < samples_; first += samples_per_launch_) {
+      const int64_t samples = std::min(samples_per_launch_, samples_ - first);
+      call.x = x + first * call.x_steps[0] * element_bytes_;
+      call.y = y + first * call.y_steps[0] * element_bytes_;
+      if (index != nullptr) call.index = index + first * call.index_steps[0] * index_bytes_;
+      call.cells = samples * call.sizes[0].value * call.sizes[1].value * call.sizes[2].value;
+      launch_elements(stream, kernel_, call.cells, call);
+    }
   }
 
  private:
-  static constexpr bool kMaximum = kKind == device::kMaxPool || kKind == device::kAdaptiveMaxPool;
+  static constexpr int64_t kMostElements = int64_t{1} << 30;
+  const char* kernel_;
   PoolCall call_;
+  int64_t samples_, samples_per_launch_ = 1, element_bytes_, index_bytes_ = 0;
+  int64_t image_[3];  // of the images that are written
+  bool packs_ = false;
 };
 
 template <class Attrs, device::Pool kKind>
-class AverageBackward : public PreparedKernel {
- public:
-  explicit AverageBackward(const KernelQuery& query)
-      : call_(pool_call(query.attrs<Attrs>(), kKind, query.out(0).shape, query.in(0).shape)) {
-    call_.type = type_of(query.in(0));
-    set_steps(query.in(0), call_.x_steps);
-    set_steps(query.out(0), call_.y_steps);
-  }
-  void run(Stream& stream, const KernelArgs& args) const override {
-    PoolCall call = call_;
-    call.x = args.inputs[0];
-    call.y = args.outputs[0];
-    launch_elements(stream, "average_pool_backward", call.planes * call.x_size[0] * call.x_size[1], call);
-  }
-
- private:
-  PoolCall call_;
-};
+std::unique_ptr<PreparedKernel> prepare_forward(const KernelQuery& query) {
+  constexpr bool kMaximum = kKind == device::kMaxPool || kKind == device::kAdaptiveMaxPool;
+  const PoolCall call = pool_call(query.attrs<Attrs>(), kKind, query.in(0).shape, query.out(0).shape);
+  return std::make_unique<Pool>(kMaximum ? "max_pool" : "average_pool", call,
+                                Pool::Arrays{&query.in(0), &query.out(0), kMaximum ? &query.out(1) : nullptr}, query.out(0));
+}
+template <class Attrs, device::Pool kKind>
+std::unique_ptr<PreparedKernel> prepare_backward(const KernelQuery& query) {
+  constexpr bool kMaximum = kKind == device::kMaxPool || kKind == device::kAdaptiveMaxPool;
+  const PoolCall call = pool_call(query.attrs<Attrs>(), kKind, query.out(0).shape, query.in(0).shape);
+  return std::make_unique<Pool>(kMaximum ? "max_pool_backward" : "average_pool_backward", call,
+                                Pool::Arrays{&query.in(0), &query.out(0), kMaximum ? &query.in(1) : nullptr}, query.out(0));
+}
 
 constexpr Kernel kKernels[] = {
-    {"max_pool2d", "windows", supports_maximum, prepare_cuda<Forward<MaxPool2dAttrs, device::kMaxPool>>},
-    {"avg_pool2d", "windows", supports, prepare_cuda<Forward<AvgPool2dAttrs, device::kAveragePool>>},
-    {"avg_pool2d_backward", "windows", supports, prepare_cuda<AverageBackward<AvgPool2dBackwardAttrs, device::kAveragePool>>},
-    {"adaptive_avg_pool2d", "windows", supports_whole_images, prepare_cuda<Forward<AdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
-    {"adaptive_avg_pool2d_backward", "windows", supports,
-     prepare_cuda<AverageBackward<AdaptiveAvgPool2dBackwardAttrs, device::kAdaptiveAveragePool>>},
-    {"adaptive_max_pool2d", "windows", supports_maximum, prepare_cuda<Forward<AdaptiveMaxPool2dAttrs, device::kAdaptiveMaxPool>>},
+    {"max_pool2d", "windows", supports_maximum, prepare_forward<MaxPool2dAttrs, device::kMaxPool>},
+    {"max_pool2d_backward", "windows", supports, prepare_backward<MaxPool2dBackwardAttrs, device::kMaxPool>},
+    {"avg_pool2d", "windows", supports, prepare_forward<AvgPool2dAttrs, device::kAveragePool>},
+    {"avg_pool2d_backward", "windows", supports, prepare_backward<AvgPool2dBackwardAttrs, device::kAveragePool>},
+    {"adaptive_avg_pool2d", "windows", supports_whole_images, prepare_forward<AdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>},
+    {"adaptive_avg_pool2d_backward", "windows", supports, prepare_backward<AdaptiveAvgPool2dBackwardAttrs, device::kAdaptiveAveragePool>},
+    {"adaptive_max_pool2d", "windows", supports_maximum, prepare_forward<AdaptiveMaxPool2dAttrs, device::kAdaptiveMaxPool>},
+    {"adaptive_max_pool2d_backward", "windows", supports, prepare_backward<AdaptiveMaxPool2dBackwardAttrs, device::kAdaptiveMaxPool>},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Softmax and norms, by the kernels of kernels/rows.h and kernels/layer_norm.h.
+// Softmax and layer norm, by the kernels of kernels/rows.h and kernels/layer_norm.h.
 
 #include <algorithm>
 #include <type_traits>
@@ -99,67 +99,6 @@ class LayerNorm : public PreparedKernel {
   bool packs_ = false;  // whether the shape has them
 };
 
-/// Forward: x, gamma, beta, residual -> y, mean, var. Backward: grad, x, mean, var, gamma, beta, y -> dx, dgamma, dbeta.
-template <class Attrs>
-class BatchNorm : public PreparedKernel {
- public:
-  explicit BatchNorm(const KernelQuery& query) {
-    const TensorType& x = query.in(kBackward ? 1 : 0);
-    const Shape steps = x.format.strides(x.shape);
-    call_.type = type_of(x);
-    call_.vector_type = type_of(query.out(1));
-    call_.activation = static_cast<int>(query.attrs<Attrs>().activation);
-    call_.eps = static_cast<float>(query.attrs<Attrs>().eps);
-    call_.channels = x.shape[1];
-    call_.channel_step = steps[1];
-    call_.count = 1;
-    for (int d = 0; d < x.shape.rank(); ++d) {
-      if (d == 1) continue;
-      call_.sizes[call_.dimensions] = x.shape[d];
-      call_.steps[call_.dimensions++] = steps[d];
-      call_.count *= x.shape[d];
-    }
-  }
-  void run(Stream& stream, const KernelArgs& args) const override {
-    device::BatchNormCall call = call_;
-    call.y = args.outputs[0];
-    call.x = args.inputs[kBackward ? 1 : 0];
-    call.gamma = args.in<void>(kBackward ? 4 : 1);
-    call.beta = args.in<void>(kBackward ? 5 : 2);
-    if (kBackward) {
-      call.grad = args.inputs[0];
-      call.mean = const_cast<void*>(args.inputs[2]);
-      call.var = const_cast<void*>(args.inputs[3]);
-      call.dgamma = args.outputs[1];
-      call.dbeta = args.outputs[2];
-    } else {
-      call.mean = args.outputs[1];
-      call.var = args.outputs[2];
-    }
-    launch_elements(stream, kBackward ? "batch_norm_backward_channels" : "batch_norm_channels", call.channels * device::kThreads, call);
-  }
-
- private:
-  static constexpr bool kBackward = std::is_same_v<Attrs, BatchNormBackwardAttrs>;
-  device::BatchNormCall call_{};
-};
-
-template <class Attrs>
-Support supports_batch_norm(const KernelQuery& query) {
-  const auto& attrs = query.attrs<Attrs>();
-  if (!attrs.sync.empty()) return Support::no("statistics of all ranks");
-  constexpr bool kBackward = std::is_same_v<Attrs, BatchNormBackwardAttrs>;
-  if (query.has(kBackward ? 6 : 3)) return Support::no("residual");
-  for (const int i : {0, 1}) {
-    const TensorType& image = i == 0 ? query.out(0) : query.in(kBackward ? 1 : 0);
-    if (image.format != query.in(0).format || image.dtype != query.in(0).dtype || !computes_in_float(image.dtype))
-      return Support::no("operands of different types");
-  }
-  for (int i = kBackward ? 2 : 1; i < (kBackward ? 6 : 3); ++i)
-    if (query.has(i) && query.in(i).dtype != query.out(1).dtype) return Support::no("vectors of different dtypes");
-  return no_blocked_formats(query);
-}
-
 template <class Attrs>
 Support supports_layer_norm(const KernelQuery& query) {
   constexpr bool kBackward = std::is_same_v<Attrs, LayerNormBackwardAttrs>;
@@ -179,8 +118,6 @@ constexpr Kernel kKernels[] = {
     {"log_softmax_backward", "lines", contiguous_floats, prepare_cuda<Softmax<device::kLogSoftmax, true>>},
     {"layer_norm", "rows", supports_layer_norm<LayerNormAttrs>, prepare_cuda<LayerNorm<LayerNormAttrs>>},
     {"layer_norm_backward", "rows", supports_layer_norm<LayerNormBackwardAttrs>, prepare_cuda<LayerNorm<LayerNormBackwardAttrs>>},
-    {"batch_norm", "channels", supports_batch_norm<BatchNormAttrs>, prepare_cuda<BatchNorm<BatchNormAttrs>>},
-    {"batch_norm_backward", "channels", supports_batch_norm<BatchNormBackwardAttrs>, prepare_cuda<BatchNorm<BatchNormBackwardAttrs>>},
 };
 
 }  // namespace

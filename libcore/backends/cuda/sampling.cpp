@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/backends/cuda/prepare.h"
+#include "libcore/backends/cuda/fixed_sums.h"
 #include "libcore/ops/flow.h"
 #include "libcore/ops/grid_sample.h"
 #include "libcore/ops/orthonormal.h"
@@ -36,51 +36,6 @@ Support supports_roi(const KernelQuery& query) {
   if (query.context.inputs.size() > 3 + device::kMostLevels) return Support::no(cat("more than ", device::kMostLevels, " levels"));
   return supports_images(query);
 }
-
-/// Sums that do not depend on their order (kernels/sampling.h: add_fixed), in scratch memory.
-class FixedSums {
- public:
-  /// Of `elements` sums.
-  explicit FixedSums(int64_t elements) : elements_(elements) {}
-  int64_t bytes() const { return 8 * elements_ + 4 * (kMostParts + 2); }
-  unsigned long long* sums(void* scratch) const { return static_cast<unsigned long long*>(scratch); }
-  float* largest(void* scratch) const { return reinterpret_cast<float*>(sums(scratch) + elements_) + kMostParts; }
-  /// Sets the sums to 0, and largest[0] to the largest of these numbers.
-  void begin(Stream& stream, void* scratch, const float* numbers, int64_t count) const {
-    stream.fill(scratch, 0, 8 * elements_);
-    find(stream, scratch, numbers, count, 0);
-  }
-  /// Sets largest[place].
-  void find(Stream& stream, void* scratch, const float* numbers, int64_t count, int place) const {
-    device::FixedSumCall call{.from = numbers,
-                              .to = nullptr,
-                              .sums = sums(scratch),
-                              .parts = largest(scratch) - kMostParts,
-                              .largest = largest(scratch),
-                              .part_count = static_cast<int>(std::clamp<int64_t>(count / device::kThreads, 1, kMostParts)),
-                              .place = place,
-                              .numbers = count,
-                              .elements = elements_};
-    cuda_launch(stream, "largest_parts", call.part_count, call);
-    cuda_launch(stream, "largest_of_parts", 1, call);
-  }
-  void end(Stream& stream, void* scratch, float* to) const {
-    const device::FixedSumCall call{.from = nullptr,
-                                    .to = to,
-                                    .sums = sums(scratch),
-                                    .parts = nullptr,
-                                    .largest = largest(scratch),
-                                    .part_count = 0,
-                                    .place = 0,
-                                    .numbers = 0,
-                                    .elements = elements_};
-    launch_elements(stream, "fixed_sums", elements_, call);
-  }
-
- private:
-  static constexpr int64_t kMostParts = device::kThreads;
-  int64_t elements_;
-};
 
 void set_level(device::RoiCall& call, int level, const TensorType& type) {
   const Shape steps = type.format.strides(type.shape);

@@ -8,6 +8,7 @@
 namespace galley {
 
 std::span<const Kernel> cuda_attention();
+std::span<const Kernel> cuda_batch_norm();
 std::span<const Kernel> cuda_cached_attention();
 std::span<const Kernel> cuda_boxes();
 std::span<const Kernel> cuda_chains();

@@ -3,6 +3,7 @@
 
 #include "libcore/backends/cuda/kernels/attention.h"
 #include "libcore/backends/cuda/kernels/attention_tiles.h"
+#include "libcore/backends/cuda/kernels/batch_norm.h"
 #include "libcore/backends/cuda/kernels/boxes.h"
 #include "libcore/backends/cuda/kernels/chain.h"
 #include "libcore/backends/cuda/kernels/copy.h"
@@ -20,5 +21,6 @@
 #include "libcore/backends/cuda/kernels/reduce.h"
 #include "libcore/backends/cuda/kernels/rows.h"
 #include "libcore/backends/cuda/kernels/sampling.h"
+#include "libcore/backends/cuda/kernels/scatter.h"
 #include "libcore/backends/cuda/kernels/select.h"
 #include "libcore/backends/cuda/kernels/update.h"

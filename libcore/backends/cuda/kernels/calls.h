@@ -13,6 +13,19 @@ enum Type : int { kF32, kF64, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
 
 inline constexpr int kMaxDimensions = 8;
 
+/// Elements that a thread reads or writes at once (kernels/packs.h).
+inline constexpr int kPack = 8;
+
+/// A number 1 .. 2^31 by which kernels divide others below 2^31 (kernels/divide.h).
+struct Divisor {
+  uint32_t value, multiplier, shift;
+};
+constexpr Divisor divisor(int64_t value) {
+  uint32_t shift = 0;
+  while ((int64_t{1} << shift) < value) ++shift;
+  return {static_cast<uint32_t>(value), static_cast<uint32_t>((((int64_t{1} << shift) - value) << 32) / value + 1), shift};
+}
+
 /// y = f(inputs), with inputs that broadcast. Dimensions are from outer to inner in the order of y's memory, joined where all walk alike.
 struct ElementwiseCall {
   const void* inputs[3];
@@ -64,10 +77,20 @@ struct CopyCall {
   const void* from;
   void* to;
   const uint8_t* gate;  // or null
-  int64_t elements;
+  int64_t elements;     // 2^31 and more: without divisors
   int dimensions;
   int64_t sizes[kMaxDimensions];
   int64_t from_steps[kMaxDimensions], to_steps[kMaxDimensions];  // in elements
+  Divisor divisors[kMaxDimensions];
+};
+/// The same where elements beside each other in `to`, along the last dimension, are apart in `from`, and those of the dimension `across`
+/// are beside each other in `from`: in tiles, of which `tiles` are along each dimension (1 along others).
+inline constexpr int kCopyTileOfShort = 64, kCopyTileOfLong = 32;  // of elements of 1 and 2 bytes; of 4 and 8
+struct CopyTilesCall {
+  CopyCall copy;
+  int across;
+  Divisor tiles[kMaxDimensions];
+  int64_t tile_count;
 };
 
 /// All elements = the low bytes of `bits`.
@@ -92,6 +115,17 @@ struct CopyLinesCall {
   int64_t rows, columns, from_line, to_line;
 };
 
+/// How blocks share the elements of channels. A block has `lanes` threads beside each other, which have a pack of channels each, and
+/// kThreads / lanes rows of them. In planes, the elements of a pack are of one channel, and rows are beside each other. Unit j of channel
+/// c, a pack or one element, is at j / inner * outer_step + j % inner * unit + c * channel_step. Block b has part b % parts of the units
+/// and tile b / parts of channels.
+struct ChannelWalk {
+  int packs, lanes, planes;
+  int channels, units, parts, part_units;
+  int64_t outer_step, unit, channel_step;
+  Divisor inner;
+};
+
 enum Reduction : int { kSum, kMaximum, kMinimum };
 /// A reduction of `reduced` elements for each of `outputs` results: result o begins at the place that the kept dimensions give; the others
 /// are walked by the reduced ones. `to_steps`: of the result, along the kept dimensions.
@@ -104,6 +138,19 @@ struct ReduceCall {
   int kept_dimensions, reduced_dimensions;
   int64_t kept_sizes[kMaxDimensions], kept_steps[kMaxDimensions], to_steps[kMaxDimensions];
   int64_t reduced_sizes[kMaxDimensions], reduced_steps[kMaxDimensions];
+};
+
+/// Reductions of all channels of `batches` views, in `blocks` blocks each. Views are batch_step apart, results to_batch and to_channel.
+/// `partial`: scratch, f32 [parts, batches, channels], if there are several parts.
+struct ReduceChannelsCall {
+  const void* from;
+  void* to;
+  float* partial;
+  Type type;
+  Reduction kind;
+  ChannelWalk walk;
+  int batches, blocks;
+  int64_t batch_step, to_batch, to_channel;
 };
 
 /// y[b] = a[b] b[b] for matrices m x k and k x n; then a bias (or null), an element for each column, and relu. Steps in elements; y is
@@ -285,17 +332,28 @@ struct LayerNormCall {
   float eps;
 };
 
-/// Batch norm of [N, C, ...]: element i of channel c is at c * channel_step + the place of i along the other dimensions.
-/// Backward: grad is read, y is dx.
+inline constexpr int kNormRows = 5;
+/// Batch norm of [N, C, ...]. Backward: grad is read, y is dx; `mask`: the result of the forward pass, whose sign is the activation's
+/// gradient. Scratch, f32: `table` [kNormRows, channels], `partial` [parts, 2, channels].
 struct BatchNormCall {
-  const void *x, *gamma, *beta, *grad;
-  void *y, *mean, *var, *dgamma, *dbeta;
-  Type type, vector_type;
+  const void *x, *gamma, *beta, *grad, *residual, *mask;
+  void *y, *dresidual, *mean, *var, *dgamma, *dbeta;
+  float *table, *partial;
+  Type type, statistics_type, gamma_type, beta_type, gradient_type;
   int activation;  // the position in Activation (ops/attrs.h)
-  int64_t channels, count, channel_step;
-  int dimensions;
-  int64_t sizes[kMaxDimensions], steps[kMaxDimensions];
+  int64_t count;   // elements of a channel
+  ChannelWalk walk;
   float eps;
+};
+
+/// Running statistics of a batch norm in place, all in f32: running = keep * running + take * batch. Null: no count; the gate is open.
+struct BatchNormUpdateCall {
+  const float *mean, *var;
+  float *running_mean, *running_var;
+  int64_t* count;  // plus 1
+  const uint8_t* gate;
+  int64_t channels;
+  float keep, take, take_var;
 };
 
 /// An optimizer step in place. Null: scale 1; gate open.
@@ -342,17 +400,22 @@ struct ResizeCall {
 };
 
 enum Pool : int { kMaxPool, kAveragePool, kAdaptiveMaxPool, kAdaptiveAveragePool };
-/// Pools of [N,C,H,W]. Forward: x -> y and, of maxima, `index`: the place in the window or, adaptive, in the image. Backward of means:
-/// x is dy, y is dx, and sizes are those of the forward pass.
+/// Pools of [N,C,H,W]. Forward: x -> y and, of maxima, `index`: the place in the window or, adaptive, in the image. Backward: x is dy, y is
+/// dx, and sizes are those of the forward pass.
 struct PoolCall {
   const void* x;
-  void *y, *index;
+  void *y, *index;  // backward, index is read
   Type type, index_type;
   Pool kind;
   int64_t planes, channels;  // planes = N * C
   int64_t x_size[2], y_size[2], x_steps[4], y_steps[4], index_steps[4];
   int64_t kernel[2], stride[2], padding[2], dilation[2];
   int count_include_pad;
+  // Threads share `cells`: channels (or packs of them), columns and rows of the images that are written, from inner to outer, or columns,
+  // rows and channels; then samples. All arrays have less than 2^31 elements.
+  int channels_inner, packs;
+  int64_t cells;
+  Divisor sizes[3];
 };
 
 // Operators on boxes: f32 [rows, 4], in samples. Indices, labels and counts are i64.

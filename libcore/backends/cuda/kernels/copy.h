@@ -1,7 +1,8 @@
 #pragma once
 // Kernels that move, fill, convert and index elements. Memory traffic bounds them.
 
-#include "libcore/backends/cuda/kernels/portable.h"
+#include "libcore/backends/cuda/kernels/divide.h"
+#include "libcore/backends/cuda/kernels/packs.h"
 
 namespace galley::device {
 
@@ -11,7 +12,9 @@ GALLEY_DEVICE void copy_elements(const CopyCall& call) {
   for (int64_t i = first_element(); i < call.elements; i += all_threads()) {
     int64_t from = 0, to = 0, rest = i;
     for (int d = call.dimensions - 1; d >= 0; --d) {
-      const int64_t outer = d > 0 ? rest / call.sizes[d] : 0, place = rest - outer * call.sizes[d];
+      int64_t outer = 0;
+      if (d > 0) outer = call.divisors[d].value > 0 ? quotient(static_cast<uint32_t>(rest), call.divisors[d]) : rest / call.sizes[d];
+      const int64_t place = rest - outer * call.sizes[d];
       from += place * call.from_steps[d];
       to += place * call.to_steps[d];
       rest = outer;
@@ -23,6 +26,61 @@ GALLEY_KERNEL(copy_1, (const CopyCall call)) { copy_elements<uint8_t>(call); }
 GALLEY_KERNEL(copy_2, (const CopyCall call)) { copy_elements<uint16_t>(call); }
 GALLEY_KERNEL(copy_4, (const CopyCall call)) { copy_elements<uint32_t>(call); }
 GALLEY_KERNEL(copy_8, (const CopyCall call)) { copy_elements<uint64_t>(call); }
+GALLEY_KERNEL(copy_16, (const CopyCall call)) { copy_elements<Word>(call); }
+
+/// Tiles of kTile x kTile elements, read along one dimension and written along the other.
+template <class T, int kTile>
+GALLEY_DEVICE void copy_tiles(const CopyTilesCall& call, T* shared) {
+  const CopyCall& copy = call.copy;
+  if (copy.gate != nullptr && *copy.gate == 0) return;
+  constexpr int kLine = kTile + 4 / static_cast<int>(sizeof(T) < 4 ? sizeof(T) : 4), kRows = kThreads / kTile;  // no bank conflicts
+  const int lane = static_cast<int>(threadIdx.x) % kTile, row = static_cast<int>(threadIdx.x) / kTile;
+  const int last = copy.dimensions - 1;
+  for (int64_t tile = blockIdx.x; tile < call.tile_count; tile += gridDim.x) {
+    int64_t from = 0, to = 0;
+    int across = 0, along = 0;  // the first element of the tile
+    uint32_t rest = static_cast<uint32_t>(tile);
+    for (int d = last; d >= 0; --d) {
+      const uint32_t outer = quotient(rest, call.tiles[d]);
+      int place = static_cast<int>(rest - outer * call.tiles[d].value);
+      if (d == last || d == call.across) place *= kTile;
+      if (d == last) along = place;
+      if (d == call.across) across = place;
+      from += place * copy.from_steps[d];
+      to += place * copy.to_steps[d];
+      rest = outer;
+    }
+    const int wide = static_cast<int>(copy.sizes[call.across]) - across, high = static_cast<int>(copy.sizes[last]) - along;
+    const T* source = static_cast<const T*>(copy.from) + from;
+    T* target = static_cast<T*>(copy.to) + to;
+    GALLEY_UNROLL
+    for (int r = 0; r < kTile; r += kRows) {
+      if (lane < wide && r + row < high) shared[(r + row) * kLine + lane] = source[(r + row) * copy.from_steps[last] + lane];
+    }
+    __syncthreads();
+    GALLEY_UNROLL
+    for (int r = 0; r < kTile; r += kRows) {
+      if (lane < high && r + row < wide) target[(r + row) * copy.to_steps[call.across] + lane] = shared[lane * kLine + r + row];
+    }
+    __syncthreads();  // before the next tile
+  }
+}
+GALLEY_KERNEL(copy_tiles_1, (const CopyTilesCall call)) {
+  GALLEY_SHARED(uint8_t, shared, kCopyTileOfShort*(kCopyTileOfShort + 4));
+  copy_tiles<uint8_t, kCopyTileOfShort>(call, shared);
+}
+GALLEY_KERNEL(copy_tiles_2, (const CopyTilesCall call)) {
+  GALLEY_SHARED(uint16_t, shared, kCopyTileOfShort*(kCopyTileOfShort + 2));
+  copy_tiles<uint16_t, kCopyTileOfShort>(call, shared);
+}
+GALLEY_KERNEL(copy_tiles_4, (const CopyTilesCall call)) {
+  GALLEY_SHARED(uint32_t, shared, kCopyTileOfLong*(kCopyTileOfLong + 1));
+  copy_tiles<uint32_t, kCopyTileOfLong>(call, shared);
+}
+GALLEY_KERNEL(copy_tiles_8, (const CopyTilesCall call)) {
+  GALLEY_SHARED(uint64_t, shared, kCopyTileOfLong*(kCopyTileOfLong + 1));
+  copy_tiles<uint64_t, kCopyTileOfLong>(call, shared);
+}
 
 template <class T>
 GALLEY_DEVICE void fill_elements(const FillCall& call) {
@@ -46,6 +104,20 @@ GALLEY_KERNEL(cast_elements, (const CastCall call)) {
     if (call.rounded == kBF16) x = from_bf16(to_bf16(static_cast<float>(x)));
     if (call.rounded == kF16) x = from_f16(to_f16(static_cast<float>(x)));
     store(x, call.to, i, call.to_type);
+  }
+}
+
+/// Between f32, bf16 and f16.
+GALLEY_KERNEL(cast_packs, (const CastCall call)) {
+  const int64_t packs = call.elements / kPack;
+  for (int64_t p = first_element(); p < packs; p += all_threads()) {
+    float x[kPack];
+    load_pack(call.from, p * kPack, call.from_type, x);
+    if (call.rounded == kBF16 || call.rounded == kF16) {
+      GALLEY_UNROLL
+      for (int j = 0; j < kPack; ++j) x[j] = call.rounded == kBF16 ? from_bf16(to_bf16(x[j])) : from_f16(to_f16(x[j]));
+    }
+    store_pack(x, call.to, p * kPack, call.to_type);
   }
 }
 

@@ -6,18 +6,21 @@
   X(elementwise1_packs) X(elementwise2_packs) X(elementwise_backward_packs) \
   X(elementwise1) X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) \
   X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) X(chain_elements) \
-  X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) \
-  X(gather_elements) X(scatter_add_elements) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) \
+  X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(copy_16) X(copy_tiles_1) X(copy_tiles_2) X(copy_tiles_4) X(copy_tiles_8) \
+  X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) X(cast_packs) \
+  X(gather_elements) X(scatter_add_elements) X(scatter_largest_parts) \
+  X(scatter_add_fixed) X(scatter_sums) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) \
   X(cache_heads) X(attend_cached) X(write_cache) \
   X(attention_64) X(attention_128) X(attention_256) X(attention_along) X(attention_queries_64) X(attention_queries_128) \
   X(attention_queries_256) X(attention_keys_64) X(attention_keys_128) X(attention_keys_256) X(attention_bias) \
   X(softmax_lines) X(softmax_backward_lines) X(layer_norm_packs) X(layer_norm_backward_pack) \
   X(layer_norm_backward_packs) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
-  X(layer_norm_sums) X(batch_norm_channels) X(batch_norm_backward_channels) \
+  X(layer_norm_sums) X(batch_norm_parts) X(batch_norm_statistics) X(batch_norm_values) \
+  X(batch_norm_backward_parts) X(batch_norm_backward_sums) X(batch_norm_backward_values) X(batch_norm_update_channels) \
   X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
-  X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
+  X(reduce_channels) X(reduce_channel_parts) X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
   X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
-  X(max_pool) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
+  X(max_pool) X(max_pool_backward) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
   X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_total) X(cross_entropy_weights) \
   X(cross_entropy_backward_positions) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_rows) \
   X(square_parts) X(square_total) X(copy_lines) \

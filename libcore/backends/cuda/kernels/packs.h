@@ -6,8 +6,6 @@
 
 namespace galley::device {
 
-inline constexpr int kPack = 8;
-
 struct alignas(16) Word {
   uint32_t bits[4];
 };

@@ -1,102 +1,253 @@
 #pragma once
-// Pools of images. A thread computes one result; memory traffic bounds them.
+// Pools of images. A thread computes a pixel of one channel, or of a pack of channels where these are beside each other. Memory traffic
+// bounds them. Backward kernels gather what reaches a pixel of x, in the order of windows.
 
-#include "libcore/backends/cuda/kernels/portable.h"
+#include "libcore/backends/cuda/kernels/channels.h"
 
 namespace galley::device {
 
+GALLEY_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
+GALLEY_DEVICE int size_of(int64_t size) { return static_cast<int>(size); }
+GALLEY_DEVICE bool is_adaptive(const PoolCall& call) { return call.kind == kAdaptiveMaxPool || call.kind == kAdaptiveAveragePool; }
+
 /// What a window covers along one axis, clipped to the image; `size` also counts padding inside the padded image.
 struct Range {
-  int64_t begin, end, size;
+  int begin, end, size;
 };
-GALLEY_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-GALLEY_DEVICE Range window_of(const PoolCall& call, int axis, int64_t o) {
-  if (call.kind == kAdaptiveMaxPool || call.kind == kAdaptiveAveragePool) {
-    const int64_t in = call.x_size[axis], out = call.y_size[axis], begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
+GALLEY_DEVICE Range window_of(const PoolCall& call, int axis, int o) {
+  const int in = size_of(call.x_size[axis]), padding = size_of(call.padding[axis]);
+  if (is_adaptive(call)) {
+    const int out = size_of(call.y_size[axis]), begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
     return {begin, end, end - begin};
   }
-  const int64_t start = o * call.stride[axis] - call.padding[axis];
-  const int64_t end = smaller(start + call.kernel[axis], call.x_size[axis] + call.padding[axis]);
-  return {start > 0 ? start : 0, smaller(end, call.x_size[axis]), end - start};
+  const int start = o * size_of(call.stride[axis]) - padding, end = smaller(start + size_of(call.kernel[axis]), in + padding);
+  return {start > 0 ? start : 0, smaller(end, in), end - start};
 }
 GALLEY_DEVICE float divisor_of(const PoolCall& call, const Range& rows, const Range& columns) {
   const bool all = call.kind == kAdaptiveAveragePool || call.count_include_pad != 0;
   return static_cast<float>(all ? rows.size * columns.size : (rows.end - rows.begin) * (columns.end - columns.begin));
 }
+/// The windows that may cover a place along one axis. `span`: the elements from the first to the last of a window.
+GALLEY_DEVICE Range windows_over(const PoolCall& call, int axis, int place, int span) {
+  const int in = size_of(call.x_size[axis]), out = size_of(call.y_size[axis]);
+  if (is_adaptive(call)) return {place * out / in, ((place + 1) * out + in - 1) / in, 0};
+  const int stride = size_of(call.stride[axis]), last = place + size_of(call.padding[axis]), first = last - span + 1;
+  return {first > 0 ? (first + stride - 1) / stride : 0, smaller(last / stride + 1, out), 0};
+}
+
 /// The place of the first pixel of plane n * C + c.
 GALLEY_DEVICE int64_t plane_of(const PoolCall& call, int64_t plane, const int64_t* steps) {
   return plane / call.channels * steps[0] + plane % call.channels * steps[1];
 }
 
-GALLEY_KERNEL(max_pool, (const PoolCall call)) {
-  const int64_t pixels = call.y_size[0] * call.y_size[1];
-  for (int64_t i = first_element(); i < call.planes * pixels; i += all_threads()) {
-    const int64_t plane = i / pixels, row = i / call.y_size[1] % call.y_size[0], column = i % call.y_size[1];
-    const int64_t x = plane_of(call, plane, call.x_steps);
-    float best = 0;
-    int64_t place = 0;
-    bool any = false;
-    const auto consider = [&](int64_t h, int64_t w, int64_t number) {
-      const float value = load<float>(call.x, x + h * call.x_steps[2] + w * call.x_steps[3], call.type);
-      if (any && !(value > best || (value != value && best == best))) return;
-      any = true;
-      best = value;
-      place = number;
-    };
-    if (call.kind == kMaxPool) {
-      for (int64_t kh = 0; kh < call.kernel[0]; ++kh) {
-        for (int64_t kw = 0; kw < call.kernel[1]; ++kw) {
-          const int64_t h = row * call.stride[0] - call.padding[0] + kh * call.dilation[0],
-                        w = column * call.stride[1] - call.padding[1] + kw * call.dilation[1];
-          if (h >= 0 && h < call.x_size[0] && w >= 0 && w < call.x_size[1]) consider(h, w, kh * call.kernel[1] + kw);
+/// The pixel of a thread, and its first channel.
+struct PoolCell {
+  int sample, channel, row, column;
+};
+GALLEY_DEVICE PoolCell pool_cell(const PoolCall& call, uint32_t i, int width) {
+  const uint32_t a = quotient(i, call.sizes[0]), b = quotient(a, call.sizes[1]), c = quotient(b, call.sizes[2]);
+  const int first = static_cast<int>(i - a * call.sizes[0].value), second = static_cast<int>(a - b * call.sizes[1].value),
+            third = static_cast<int>(b - c * call.sizes[2].value), sample = static_cast<int>(c);
+  return call.channels_inner != 0 ? PoolCell{sample, first * width, third, second} : PoolCell{sample, third, second, first};
+}
+/// The place of the channel in the image's first pixel, and the place of a pixel after that.
+GALLEY_DEVICE int image_of(const PoolCell& cell, const int64_t* steps) {
+  return cell.sample * size_of(steps[0]) + cell.channel * size_of(steps[1]);
+}
+GALLEY_DEVICE int pixel_of(int row, int column, const int64_t* steps) { return row * size_of(steps[2]) + column * size_of(steps[3]); }
+
+struct alignas(8) IndexWord {
+  uint32_t bits[2];
+};
+/// Indices in u8 or i32.
+template <int kWidth>
+GALLEY_DEVICE void load_indices(const void* array, int64_t i, Type type, int (&index)[kWidth]) {
+  if constexpr (kWidth == 1) {
+    index[0] = load<int>(array, i, type);
+  } else if (type == kU8) {
+    const IndexWord word = *reinterpret_cast<const IndexWord*>(static_cast<const uint8_t*>(array) + i);
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) index[j] = static_cast<int>(word.bits[j / 4] >> (j % 4 * 8) & 0xffu);
+  } else {
+    const Word* words = reinterpret_cast<const Word*>(static_cast<const int32_t*>(array) + i);
+    const Word first = words[0], second = words[1];
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) index[j] = static_cast<int>(j < 4 ? first.bits[j % 4] : second.bits[j % 4]);
+  }
+}
+template <int kWidth>
+GALLEY_DEVICE void store_indices(const int (&index)[kWidth], void* array, int64_t i, Type type) {
+  if constexpr (kWidth == 1) {
+    store(index[0], array, i, type);
+  } else if (type == kU8) {
+    IndexWord word{{0, 0}};
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) word.bits[j / 4] |= static_cast<uint32_t>(index[j]) << (j % 4 * 8);
+    *reinterpret_cast<IndexWord*>(static_cast<uint8_t*>(array) + i) = word;
+  } else {
+    Word first, second;
+    GALLEY_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      first.bits[j] = static_cast<uint32_t>(index[j]);
+      second.bits[j] = static_cast<uint32_t>(index[j + kWidth / 2]);
+    }
+    Word* words = reinterpret_cast<Word*>(static_cast<int32_t*>(array) + i);
+    words[0] = first;
+    words[1] = second;
+  }
+}
+
+/// Calls F::run<kWidth>(call, type) with a type that the compiler knows for packs.
+template <class F>
+GALLEY_DEVICE void pool_by_packs(const PoolCall& call) {
+  if (call.packs == 0) return F::template run<1>(call, call.type);
+  if (call.type == kBF16) return F::template run<kPack>(call, kBF16);
+  if (call.type == kF16) return F::template run<kPack>(call, kF16);
+  F::template run<kPack>(call, kF32);
+}
+
+struct MaxPoolCells {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+    const bool adaptive = is_adaptive(call);
+    const int row_step = adaptive ? 1 : size_of(call.dilation[0]), column_step = adaptive ? 1 : size_of(call.dilation[1]);
+    for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
+      const PoolCell cell = pool_cell(call, static_cast<uint32_t>(i), kWidth);
+      const int x = image_of(cell, call.x_steps);
+      int top = cell.row * size_of(call.stride[0]) - size_of(call.padding[0]),
+          left = cell.column * size_of(call.stride[1]) - size_of(call.padding[1]), high = size_of(call.kernel[0]),
+          wide = size_of(call.kernel[1]);
+      if (adaptive) {
+        const Range rows = window_of(call, 0, cell.row), columns = window_of(call, 1, cell.column);
+        top = rows.begin;
+        high = rows.size;
+        left = columns.begin;
+        wide = columns.size;
+      }
+      float best[kWidth];
+      int place[kWidth];
+      GALLEY_UNROLL
+      for (int j = 0; j < kWidth; ++j) {
+        best[j] = 0;
+        place[j] = 0;
+      }
+      bool any = false;
+      for (int kh = 0, h = top; kh < high; ++kh, h += row_step) {
+        if (h < 0 || h >= size_of(call.x_size[0])) continue;
+        for (int kw = 0, w = left; kw < wide; ++kw, w += column_step) {
+          if (w < 0 || w >= size_of(call.x_size[1])) continue;
+          const int number = adaptive ? h * size_of(call.x_size[1]) + w : kh * wide + kw;
+          float value[kWidth];
+          load_channels(call.x, x + pixel_of(h, w, call.x_steps), type, value);
+          GALLEY_UNROLL
+          for (int j = 0; j < kWidth; ++j) {
+            const bool better = !any || value[j] > best[j] || (value[j] != value[j] && best[j] == best[j]);
+            best[j] = better ? value[j] : best[j];
+            place[j] = better ? number : place[j];
+          }
+          any = true;
         }
       }
-    } else {
-      const Range rows = window_of(call, 0, row), columns = window_of(call, 1, column);
-      for (int64_t h = rows.begin; h < rows.end; ++h) {
-        for (int64_t w = columns.begin; w < columns.end; ++w) consider(h, w, h * call.x_size[1] + w);
-      }
+      store_channels(best, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
+      store_indices(place, call.index, image_of(cell, call.index_steps) + pixel_of(cell.row, cell.column, call.index_steps),
+                    call.index_type);
     }
-    store(best, call.y, plane_of(call, plane, call.y_steps) + row * call.y_steps[2] + column * call.y_steps[3], call.type);
-    store(place, call.index, plane_of(call, plane, call.index_steps) + row * call.index_steps[2] + column * call.index_steps[3],
-          call.index_type);
   }
-}
+};
+GALLEY_KERNEL(max_pool, (const PoolCall call)) { pool_by_packs<MaxPoolCells>(call); }
 
-GALLEY_KERNEL(average_pool, (const PoolCall call)) {
-  const int64_t pixels = call.y_size[0] * call.y_size[1];
-  for (int64_t i = first_element(); i < call.planes * pixels; i += all_threads()) {
-    const int64_t plane = i / pixels, row = i / call.y_size[1] % call.y_size[0], column = i % call.y_size[1];
-    const int64_t x = plane_of(call, plane, call.x_steps);
-    const Range rows = window_of(call, 0, row), columns = window_of(call, 1, column);
-    float sum = 0;
-    for (int64_t h = rows.begin; h < rows.end; ++h) {
-      for (int64_t w = columns.begin; w < columns.end; ++w)
-        sum += load<float>(call.x, x + h * call.x_steps[2] + w * call.x_steps[3], call.type);
-    }
-    store(sum / divisor_of(call, rows, columns), call.y,
-          plane_of(call, plane, call.y_steps) + row * call.y_steps[2] + column * call.y_steps[3], call.type);
-  }
-}
-
-/// dx (call.y, of the sizes x_size) from dy (call.x, of the sizes y_size): a thread adds up the windows that cover one pixel.
-GALLEY_KERNEL(average_pool_backward, (const PoolCall call)) {
-  const int64_t pixels = call.x_size[0] * call.x_size[1];
-  for (int64_t i = first_element(); i < call.planes * pixels; i += all_threads()) {
-    const int64_t plane = i / pixels, row = i / call.x_size[1] % call.x_size[0], column = i % call.x_size[1];
-    const int64_t grad = plane_of(call, plane, call.x_steps);
-    float sum = 0;
-    for (int64_t h = 0; h < call.y_size[0]; ++h) {
-      const Range rows = window_of(call, 0, h);
-      if (row < rows.begin || row >= rows.end) continue;
-      for (int64_t w = 0; w < call.y_size[1]; ++w) {
-        const Range columns = window_of(call, 1, w);
-        if (column < columns.begin || column >= columns.end) continue;
-        sum += load<float>(call.x, grad + h * call.x_steps[2] + w * call.x_steps[3], call.type) / divisor_of(call, rows, columns);
+struct MaxPoolBackwardCells {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+    const bool adaptive = is_adaptive(call);
+    const int row_step = size_of(call.dilation[0]), column_step = size_of(call.dilation[1]);
+    const int high = (size_of(call.kernel[0]) - 1) * row_step + 1, wide = (size_of(call.kernel[1]) - 1) * column_step + 1;
+    for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
+      const PoolCell cell = pool_cell(call, static_cast<uint32_t>(i), kWidth);
+      const int grad = image_of(cell, call.x_steps), indices = image_of(cell, call.index_steps);
+      const Range rows = windows_over(call, 0, cell.row, high), columns = windows_over(call, 1, cell.column, wide);
+      float sum[kWidth];
+      set_all(sum, 0);
+      for (int h = rows.begin; h < rows.end; ++h) {
+        int kh = cell.row + size_of(call.padding[0]) - h * size_of(call.stride[0]);
+        if (!adaptive && row_step > 1) {
+          if (kh % row_step != 0) continue;
+          kh /= row_step;
+        }
+        for (int w = columns.begin; w < columns.end; ++w) {
+          int kw = cell.column + size_of(call.padding[1]) - w * size_of(call.stride[1]);
+          if (!adaptive && column_step > 1) {
+            if (kw % column_step != 0) continue;
+            kw /= column_step;
+          }
+          const int own = adaptive ? cell.row * size_of(call.x_size[1]) + cell.column : kh * size_of(call.kernel[1]) + kw;
+          int index[kWidth];
+          float value[kWidth];
+          load_indices(call.index, indices + pixel_of(h, w, call.index_steps), call.index_type, index);
+          load_channels(call.x, grad + pixel_of(h, w, call.x_steps), type, value);
+          GALLEY_UNROLL
+          for (int j = 0; j < kWidth; ++j) sum[j] += index[j] == own ? value[j] : 0.0f;
+        }
       }
+      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
     }
-    store(sum, call.y, plane_of(call, plane, call.y_steps) + row * call.y_steps[2] + column * call.y_steps[3], call.type);
   }
-}
+};
+/// dx (call.y, of the sizes x_size) from dy (call.x, of the sizes y_size) and the index of each window.
+GALLEY_KERNEL_OF(4, max_pool_backward, (const PoolCall call)) { pool_by_packs<MaxPoolBackwardCells>(call); }
+
+struct AveragePoolCells {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+    for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
+      const PoolCell cell = pool_cell(call, static_cast<uint32_t>(i), kWidth);
+      const int x = image_of(cell, call.x_steps);
+      const Range rows = window_of(call, 0, cell.row), columns = window_of(call, 1, cell.column);
+      float sum[kWidth];
+      set_all(sum, 0);
+      for (int h = rows.begin; h < rows.end; ++h) {
+        GALLEY_UNROLL_BY_4
+        for (int w = columns.begin; w < columns.end; ++w) {
+          float value[kWidth];
+          load_channels(call.x, x + pixel_of(h, w, call.x_steps), type, value);
+          GALLEY_UNROLL
+          for (int j = 0; j < kWidth; ++j) sum[j] += value[j];
+        }
+      }
+      const float divisor = divisor_of(call, rows, columns);
+      GALLEY_UNROLL
+      for (int j = 0; j < kWidth; ++j) sum[j] /= divisor;
+      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
+    }
+  }
+};
+GALLEY_KERNEL(average_pool, (const PoolCall call)) { pool_by_packs<AveragePoolCells>(call); }
+
+struct AveragePoolBackwardCells {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+    const int high = size_of(call.kernel[0]), wide = size_of(call.kernel[1]);
+    for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
+      const PoolCell cell = pool_cell(call, static_cast<uint32_t>(i), kWidth);
+      const int grad = image_of(cell, call.x_steps);
+      const Range over_rows = windows_over(call, 0, cell.row, high), over_columns = windows_over(call, 1, cell.column, wide);
+      float sum[kWidth];
+      set_all(sum, 0);
+      for (int h = over_rows.begin; h < over_rows.end; ++h) {
+        const Range rows = window_of(call, 0, h);
+        for (int w = over_columns.begin; w < over_columns.end; ++w) {
+          const float divisor = divisor_of(call, rows, window_of(call, 1, w));
+          float value[kWidth];
+          load_channels(call.x, grad + pixel_of(h, w, call.x_steps), type, value);
+          GALLEY_UNROLL
+          for (int j = 0; j < kWidth; ++j) sum[j] += value[j] / divisor;
+        }
+      }
+      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
+    }
+  }
+};
+/// dx (call.y, of the sizes x_size) from dy (call.x, of the sizes y_size).
+GALLEY_KERNEL(average_pool_backward, (const PoolCall call)) { pool_by_packs<AveragePoolBackwardCells>(call); }
 
 }  // namespace galley::device

@@ -201,7 +201,7 @@ GALLEY_KERNEL(quantized_pool, (const QuantizedPoolCall call)) {
   const int64_t pixels = p.y_size[0] * p.y_size[1];
   for (int64_t i = first_element(); i < p.planes * pixels; i += all_threads()) {
     const int64_t plane = i / pixels, row = i / p.y_size[1] % p.y_size[0], column = i % p.y_size[1], x = plane_of(p, plane, p.x_steps);
-    const Range rows = window_of(p, 0, row), columns = window_of(p, 1, column);
+    const Range rows = window_of(p, 0, static_cast<int>(row)), columns = window_of(p, 1, static_cast<int>(column));
     int sum = 0;
     for (int64_t h = rows.begin; h < rows.end; ++h) {
       for (int64_t w = columns.begin; w < columns.end; ++w) sum += level_of(p.x, x + h * p.x_steps[2] + w * p.x_steps[3], call.x_map);

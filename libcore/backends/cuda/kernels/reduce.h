@@ -1,8 +1,9 @@
 #pragma once
 // Reductions over axes. Sums are added in one order that does not depend on the GPU: each thread adds every 256th element in order, then
-// the threads' sums are added in a tree. Sums of real numbers are doubles: memory traffic bounds these kernels.
+// the threads' sums are added in a tree. Memory traffic bounds them. Views of channels are reduced in f32, in parts (channels.h); other
+// views in doubles.
 
-#include "libcore/backends/cuda/kernels/portable.h"
+#include "libcore/backends/cuda/kernels/channels.h"
 
 namespace galley::device {
 
@@ -12,6 +13,88 @@ GALLEY_DEVICE V combined(V a, V b, Reduction kind) {
   if (a != a) return a;  // NaN is the largest and the smallest
   if (b != b) return b;
   return kind == kMaximum ? (a > b ? a : b) : (a < b ? a : b);
+}
+
+template <Reduction kKind>
+struct Reduced {
+  float value;
+};
+template <Reduction kKind>
+GALLEY_DEVICE Reduced<kKind> merged(const Reduced<kKind>& a, const Reduced<kKind>& b) {
+  return {combined(a.value, b.value, kKind)};
+}
+template <Reduction kKind>
+GALLEY_DEVICE float start_of() {
+  return kKind == kSum ? 0 : kKind == kMaximum ? -infinity() : infinity();
+}
+
+template <Reduction kKind>
+GALLEY_DEVICE void store_reduced(const ReduceChannelsCall& call, float value, int64_t batch, int64_t channel) {
+  store(value, call.to, batch * call.to_batch + channel * call.to_channel, call.type);
+}
+template <Reduction kKind, int kWidth>
+GALLEY_DEVICE void reduce_share(const ReduceChannelsCall& call, Type type, Reduced<kKind>* shared) {
+  const ChannelWalk& walk = call.walk;
+  const int batch = static_cast<int>(blockIdx.x) / call.blocks;
+  const ChannelShare share = channel_share(walk, kWidth, static_cast<int>(blockIdx.x) - batch * call.blocks);
+  const int64_t begin = batch * call.batch_step;
+  Reduced<kKind> own[kWidth];
+  GALLEY_UNROLL
+  for (int j = 0; j < kWidth; ++j) own[j].value = start_of<kKind>();
+  GALLEY_UNROLL_BY_4
+  for (int unit = share.begin; unit < share.end; unit += share.step) {
+    float x[kWidth];
+    load_channels(call.from, begin + place_of(walk, share.channel, unit), type, x);
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) own[j].value = combined(own[j].value, x[j], kKind);
+  }
+  merge_share(own, walk, share, shared);
+  if (share.row != 0 || share.channel >= walk.channels) return;
+  const int64_t place = (static_cast<int64_t>(share.part) * call.batches + batch) * walk.channels + share.channel;
+  GALLEY_UNROLL
+  for (int j = 0; j < kWidth; ++j) {
+    if (j > 0 && walk.planes != 0) return;
+    if (walk.parts == 1) {
+      store_reduced<kKind>(call, own[j].value, batch, share.channel + j);
+    } else {
+      call.partial[place + j] = own[j].value;
+    }
+  }
+}
+template <Reduction kKind>
+GALLEY_DEVICE void reduce_by_packs(const ReduceChannelsCall& call, float* shared) {
+  auto* of_kind = reinterpret_cast<Reduced<kKind>*>(shared);
+  if (call.walk.packs == 0) return reduce_share<kKind, 1>(call, call.type, of_kind);
+  if (call.type == kBF16) return reduce_share<kKind, kPack>(call, kBF16, of_kind);
+  if (call.type == kF16) return reduce_share<kKind, kPack>(call, kF16, of_kind);
+  reduce_share<kKind, kPack>(call, kF32, of_kind);
+}
+GALLEY_KERNEL(reduce_channels, (const ReduceChannelsCall call)) {
+  GALLEY_SHARED(float, shared, kThreads* kPack);
+  if (call.kind == kSum) return reduce_by_packs<kSum>(call, shared);
+  if (call.kind == kMaximum) return reduce_by_packs<kMaximum>(call, shared);
+  reduce_by_packs<kMinimum>(call, shared);
+}
+
+template <Reduction kKind>
+GALLEY_DEVICE void reduce_parts(const ReduceChannelsCall& call, float* shared) {
+  const int64_t o = merged_channel(), outputs = static_cast<int64_t>(call.batches) * call.walk.channels;
+  const int row = merged_row();
+  Reduced<kKind> own[1] = {{start_of<kKind>()}};
+  if (o < outputs) {
+    GALLEY_UNROLL_BY_4
+    for (int part = row; part < call.walk.parts; part += kMergeRows)
+      own[0] = merged(own[0], Reduced<kKind>{call.partial[part * outputs + o]});
+  }
+  merge_rows(own, row, kMergeRows, kMergeLanes, reinterpret_cast<Reduced<kKind>*>(shared));
+  if (row == 0 && o < outputs) store_reduced<kKind>(call, own[0].value, o / call.walk.channels, o % call.walk.channels);
+}
+/// The results of all parts.
+GALLEY_KERNEL(reduce_channel_parts, (const ReduceChannelsCall call)) {
+  GALLEY_SHARED(float, shared, kThreads);
+  if (call.kind == kSum) return reduce_parts<kSum>(call, shared);
+  if (call.kind == kMaximum) return reduce_parts<kMaximum>(call, shared);
+  reduce_parts<kMinimum>(call, shared);
 }
 
 /// The place of element i of a walk.

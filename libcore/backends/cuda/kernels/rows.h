@@ -1,6 +1,5 @@
 #pragma once
-// Softmax and batch norm. A block computes a line or a channel; its threads' sums are added in a tree, so that bits do not depend on the
-// GPU. Memory traffic bounds them.
+// Softmax. A block computes a line; its threads' sums are added in a tree, so that bits do not depend on the GPU. Memory traffic bounds it.
 
 #include "libcore/backends/cuda/kernels/activations.h"
 
@@ -78,76 +77,5 @@ GALLEY_KERNEL(softmax_backward_lines, (const SoftmaxCall call)) {
 
 GALLEY_DEVICE float factor_of(const void* vector, int64_t i, Type type) { return vector != nullptr ? load<float>(vector, i, type) : 1.0f; }
 GALLEY_DEVICE float shift_of(const void* vector, int64_t i, Type type) { return vector != nullptr ? load<float>(vector, i, type) : 0.0f; }
-
-/// The place of element i of channel 0.
-GALLEY_DEVICE int64_t element_of(const BatchNormCall& call, int64_t i) {
-  int64_t place = 0;
-  for (int d = call.dimensions - 1; d >= 0; --d) {
-    const int64_t outer = d > 0 ? i / call.sizes[d] : 0;
-    place += (i - outer * call.sizes[d]) * call.steps[d];
-    i = outer;
-  }
-  return place;
-}
-
-GALLEY_KERNEL(batch_norm_channels, (const BatchNormCall call)) {
-  GALLEY_SHARED(float, shared, kThreads);
-  const float share = 1.0f / static_cast<float>(call.count > 0 ? call.count : 1);
-  for (int64_t c = blockIdx.x; c < call.channels; c += gridDim.x) {
-    const int64_t begin = c * call.channel_step;
-    float sum = 0, square = 0;
-    for (int64_t i = threadIdx.x; i < call.count; i += kThreads) sum += load<float>(call.x, begin + element_of(call, i), call.type);
-    const float mean = block_sum(sum, shared) * share;
-    for (int64_t i = threadIdx.x; i < call.count; i += kThreads) {
-      const float d = load<float>(call.x, begin + element_of(call, i), call.type) - mean;
-      square += d * d;
-    }
-    const float var = block_sum(square, shared) * share, rstd = 1.0f / sqrt(var + call.eps);
-    const float gamma = factor_of(call.gamma, c, call.vector_type), beta = shift_of(call.beta, c, call.vector_type);
-    for (int64_t i = threadIdx.x; i < call.count; i += kThreads) {
-      const int64_t place = begin + element_of(call, i);
-      const float y = (load<float>(call.x, place, call.type) - mean) * rstd * gamma + beta;
-      store(activated(call.activation, y), call.y, place, call.type);
-    }
-    if (threadIdx.x == 0) {
-      store(mean, call.mean, c, call.vector_type);
-      store(var, call.var, c, call.vector_type);
-    }
-  }
-}
-
-GALLEY_KERNEL(batch_norm_backward_channels, (const BatchNormCall call)) {
-  GALLEY_SHARED(float, shared, kThreads);
-  const float share = 1.0f / static_cast<float>(call.count > 0 ? call.count : 1);
-  for (int64_t c = blockIdx.x; c < call.channels; c += gridDim.x) {
-    const int64_t begin = c * call.channel_step;
-    const float mean = load<float>(call.mean, c, call.vector_type),
-                rstd = 1.0f / sqrt(load<float>(call.var, c, call.vector_type) + call.eps);
-    const float gamma = factor_of(call.gamma, c, call.vector_type), beta = shift_of(call.beta, c, call.vector_type);
-    const auto normal_at = [&](int64_t place) { return (load<float>(call.x, place, call.type) - mean) * rstd; };
-    const auto grad_at = [&](int64_t place, float normal) {
-      const float grad = load<float>(call.grad, place, call.type);
-      return activation_grad(call.activation, grad, normal * gamma + beta);
-    };
-    float sum = 0, product = 0;
-    for (int64_t i = threadIdx.x; i < call.count; i += kThreads) {
-      const int64_t place = begin + element_of(call, i);
-      const float normal = normal_at(place), grad = grad_at(place, normal);
-      sum += grad;
-      product += grad * normal;
-    }
-    sum = block_sum(sum, shared);
-    product = block_sum(product, shared);
-    for (int64_t i = threadIdx.x; i < call.count; i += kThreads) {
-      const int64_t place = begin + element_of(call, i);
-      const float normal = normal_at(place), grad = grad_at(place, normal);
-      store(rstd * gamma * (grad - sum * share - normal * product * share), call.y, place, call.type);
-    }
-    if (threadIdx.x == 0) {
-      store(product, call.dgamma, c, call.vector_type);
-      store(sum, call.dbeta, c, call.vector_type);
-    }
-  }
-}
 
 }  // namespace galley::device

@@ -1,0 +1,335 @@
+#pragma once
+// Batch norm by the batch's statistics. Blocks walk parts of the elements of some channels (channels.h); a second kernel merges the results
+// of parts in their order, a third one writes the array. Parts depend on the shape alone. Memory traffic bounds them: forward 6 bytes of an
+// element in bf16, backward 10; with a residual 8 and 16.
+
+#include "libcore/backends/cuda/kernels/channels.h"
+#include "libcore/backends/cuda/kernels/functions.h"
+
+namespace galley::device {
+
+/// How many, their mean, and the sum of the squares of their distances to it.
+struct Moments {
+  float count, mean, squares;
+};
+/// Chan, Golub, LeVeque 1979.
+GALLEY_DEVICE Moments merged(const Moments& a, const Moments& b) {
+  if (b.count == 0) return a;
+  if (a.count == 0) return b;
+  const float count = a.count + b.count, share = b.count / count, distance = b.mean - a.mean;
+  return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
+}
+struct TwoSums {
+  float first, second;
+};
+GALLEY_DEVICE TwoSums merged(const TwoSums& a, const TwoSums& b) { return {a.first + b.first, a.second + b.second}; }
+
+/// Calls F::run<kWidth>(call, type, ...) with a type that the compiler knows for packs.
+template <class F, class... A>
+GALLEY_DEVICE void norm_by_packs(const BatchNormCall& call, A... arguments) {
+  if (call.walk.packs == 0) return F::template run<1>(call, call.type, arguments...);
+  if (call.type == kBF16) return F::template run<kPack>(call, kBF16, arguments...);
+  if (call.type == kF16) return F::template run<kPack>(call, kF16, arguments...);
+  F::template run<kPack>(call, kF32, arguments...);
+}
+
+/// The partial results of a block: [parts, 2, channels].
+template <int kWidth>
+GALLEY_DEVICE void store_partial(const BatchNormCall& call, const ChannelShare& share, const float (&first)[kWidth],
+                                 const float (&second)[kWidth]) {
+  if (share.row != 0 || share.channel >= call.walk.channels) return;
+  float* to = call.partial + static_cast<int64_t>(share.part) * 2 * call.walk.channels + share.channel;
+  GALLEY_UNROLL
+  for (int j = 0; j < kWidth; ++j) {
+    if (j > 0 && call.walk.planes != 0) return;
+    to[j] = first[j];
+    to[call.walk.channels + j] = second[j];
+  }
+}
+
+struct BatchNormParts {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type, Moments* shared) {
+    const ChannelShare share = channel_share(call.walk, kWidth, static_cast<int>(blockIdx.x));
+    // Sums of the distances to the thread's first value, so that large means cancel nothing.
+    float first[kWidth], sum[kWidth], square[kWidth];
+    set_all(first, 0);
+    set_all(sum, 0);
+    set_all(square, 0);
+    if (share.begin < share.end) load_channels(call.x, place_of(call.walk, share.channel, share.begin), type, first);
+    GALLEY_UNROLL_BY_4
+    for (int unit = share.begin; unit < share.end; unit += share.step) {
+      float x[kWidth];
+      load_channels(call.x, place_of(call.walk, share.channel, unit), type, x);
+      GALLEY_UNROLL
+      for (int j = 0; j < kWidth; ++j) {
+        const float d = x[j] - first[j];
+        sum[j] += d;
+        square[j] += d * d;
+      }
+    }
+    const float count = static_cast<float>(units_of(share)), each = count > 0 ? 1 / count : 0;
+    Moments own[kWidth];
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      const float squares = square[j] - sum[j] * sum[j] * each;
+      own[j] = {count, first[j] + sum[j] * each, squares < 0 ? 0 : squares};
+    }
+    merge_share(own, call.walk, share, shared);
+    float mean[kWidth], squares[kWidth];
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      mean[j] = own[j].mean;
+      squares[j] = own[j].squares;
+    }
+    store_partial(call, share, mean, squares);
+  }
+};
+GALLEY_KERNEL(batch_norm_parts, (const BatchNormCall call)) {
+  GALLEY_SHARED(Moments, shared, kThreads * kPack);
+  norm_by_packs<BatchNormParts>(call, shared);
+}
+
+/// mean, gamma / sqrt(var + eps) and beta of a channel in call.table, [kNormRows, channels].
+GALLEY_DEVICE void store_scales(const BatchNormCall& call, int channel, float mean, float var) {
+  const float gamma = call.gamma != nullptr ? load<float>(call.gamma, channel, call.gamma_type) : 1.0f;
+  float* to = call.table + channel;
+  to[0] = mean;
+  to[call.walk.channels] = gamma / sqrt(var + call.eps);
+  to[2 * call.walk.channels] = call.beta != nullptr ? load<float>(call.beta, channel, call.beta_type) : 0.0f;
+}
+template <int kWidth>
+GALLEY_DEVICE void load_row(const BatchNormCall& call, int row, int channel, float (&x)[kWidth]) {
+  load_vector(call.table + row * call.walk.channels, kF32, call.walk, channel, 0, x);
+}
+
+GALLEY_KERNEL(batch_norm_statistics, (const BatchNormCall call)) {
+  GALLEY_SHARED(Moments, shared, kThreads);
+  const ChannelWalk& walk = call.walk;
+  const int channel = static_cast<int>(merged_channel()), row = merged_row();
+  const int each = walk.planes != 0 && walk.packs != 0 ? kPack : 1;
+  Moments own[1] = {{0, 0, 0}};
+  if (channel < walk.channels) {
+    GALLEY_UNROLL_BY_4
+    for (int part = row; part < walk.parts; part += kMergeRows) {
+      const int begin = part * walk.part_units, left = walk.units - begin;
+      const float* from = call.partial + static_cast<int64_t>(part) * 2 * walk.channels + channel;
+      const Moments other = {static_cast<float>(left < walk.part_units ? left : walk.part_units) * static_cast<float>(each), from[0],
+                             from[walk.channels]};
+      own[0] = merged(own[0], other);
+    }
+  }
+  merge_rows(own, row, kMergeRows, kMergeLanes, shared);
+  if (row != 0 || channel >= walk.channels) return;
+  const float var = own[0].squares / static_cast<float>(call.count > 0 ? call.count : 1);
+  store(own[0].mean, call.mean, channel, call.statistics_type);
+  store(var, call.var, channel, call.statistics_type);
+  store_scales(call, channel, own[0].mean, var);
+}
+
+enum NormActivation : int { kClamped, kHardswished };  // kClamped: also none
+GALLEY_DEVICE NormActivation norm_activation(int activation) { return activation == 3 ? kHardswished : kClamped; }
+/// The range to which an activation clamps.
+GALLEY_DEVICE float lowest_of(int activation) { return activation == 1 || activation == 2 ? 0.0f : -infinity(); }
+GALLEY_DEVICE float highest_of(int activation) { return activation == 2 ? 6.0f : infinity(); }
+
+/// The blocks of a second pass begin with what the first one read last, which is still in the cache.
+GALLEY_DEVICE int last_first() { return static_cast<int>(gridDim.x - 1 - blockIdx.x); }
+inline constexpr int kUnitsAtOnce = 2;  // that a thread loads before it writes one
+
+template <NormActivation kActivation, bool kResidual>
+struct BatchNormValues {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type) {
+    const ChannelShare share = channel_share(call.walk, kWidth, last_first());
+    if (share.begin >= share.end) return;
+    const float low = lowest_of(call.activation), high = highest_of(call.activation);
+    float mean[kWidth], scale[kWidth], beta[kWidth];
+    load_row(call, 0, share.channel, mean);
+    load_row(call, 1, share.channel, scale);
+    load_row(call, 2, share.channel, beta);
+    for (int unit = share.begin; unit < share.end; unit += kUnitsAtOnce * share.step) {
+      int64_t place[kUnitsAtOnce];
+      float x[kUnitsAtOnce][kWidth], residual[kUnitsAtOnce][kWidth];
+      GALLEY_UNROLL
+      for (int u = 0; u < kUnitsAtOnce; ++u) {
+        place[u] = place_of(call.walk, share.channel, unit + u * share.step < share.end ? unit + u * share.step : unit);
+        load_channels(call.x, place[u], type, x[u]);
+        if (kResidual) load_channels(call.residual, place[u], type, residual[u]);
+      }
+      GALLEY_UNROLL
+      for (int u = 0; u < kUnitsAtOnce; ++u) {
+        if (unit + u * share.step >= share.end) continue;
+        GALLEY_UNROLL
+        for (int j = 0; j < kWidth; ++j) {
+          float y = (x[u][j] - mean[j]) * scale[j] + beta[j];
+          if (kResidual) y += residual[u][j];
+          x[u][j] = kActivation == kHardswished ? Hardswish::value(y) : at_most(at_least(y, low), high);
+        }
+        store_channels(x[u], call.y, place[u], type);
+      }
+    }
+  }
+};
+GALLEY_KERNEL(batch_norm_values, (const BatchNormCall call)) {
+  if (norm_activation(call.activation) == kHardswished) return norm_by_packs<BatchNormValues<kHardswished, false>>(call);
+  if (call.residual != nullptr) return norm_by_packs<BatchNormValues<kClamped, true>>(call);
+  norm_by_packs<BatchNormValues<kClamped, false>>(call);
+}
+
+/// How the gradient of the result passes the activation: as it is, by the input of the activation, or where the result is positive.
+enum NormSlope : int { kSlopeOne, kSlopeClamped, kSlopeHardswish, kSlopeMask };
+template <NormSlope kSlope>
+GALLEY_DEVICE float through_activation(float grad, float normal, float mask, float low, float high) {
+  if constexpr (kSlope == kSlopeMask) return mask > 0 ? grad : 0;
+  if constexpr (kSlope == kSlopeClamped) return normal > low && normal < high ? grad : 0;
+  if constexpr (kSlope == kSlopeHardswish) return grad * Hardswish::slope(normal, 0.0f);
+  return grad;
+}
+
+/// mean, gamma / sqrt(var + eps) and beta of the channels of a thread.
+template <int kWidth>
+GALLEY_DEVICE void load_scales(const BatchNormCall& call, int channel, float (&mean)[kWidth], float (&scale)[kWidth],
+                               float (&beta)[kWidth]) {
+  float gamma[kWidth];
+  load_vector(call.mean, call.statistics_type, call.walk, channel, 0, mean);
+  load_vector(call.var, call.statistics_type, call.walk, channel, 1, scale);
+  load_vector(call.gamma, call.gamma_type, call.walk, channel, 1, gamma);
+  load_vector(call.beta, call.beta_type, call.walk, channel, 0, beta);
+  GALLEY_UNROLL
+  for (int j = 0; j < kWidth; ++j) scale[j] = gamma[j] / sqrt(scale[j] + call.eps);
+}
+
+/// Sums of the gradient and of its products with the distances of x to its mean.
+template <NormSlope kSlope>
+struct BatchNormBackwardParts {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type, TwoSums* shared) {
+    const ChannelShare share = channel_share(call.walk, kWidth, static_cast<int>(blockIdx.x));
+    const float low = lowest_of(call.activation), high = highest_of(call.activation);
+    float mean[kWidth], scale[kWidth], beta[kWidth];
+    load_scales(call, share.channel, mean, scale, beta);
+    TwoSums own[kWidth];
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) own[j] = {0, 0};
+    GALLEY_UNROLL_BY_2
+    for (int unit = share.begin; unit < share.end; unit += share.step) {
+      const int64_t place = place_of(call.walk, share.channel, unit);
+      float x[kWidth], grad[kWidth], mask[kWidth];
+      load_channels(call.x, place, type, x);
+      load_channels(call.grad, place, type, grad);
+      if (kSlope == kSlopeMask) load_channels(call.mask, place, type, mask);
+      GALLEY_UNROLL
+      for (int j = 0; j < kWidth; ++j) {
+        const float d = x[j] - mean[j],
+                    g = through_activation<kSlope>(grad[j], d * scale[j] + beta[j], kSlope == kSlopeMask ? mask[j] : 0, low, high);
+        own[j].first += g;
+        own[j].second += g * d;
+      }
+    }
+    merge_share(own, call.walk, share, shared);
+    float sum[kWidth], product[kWidth];
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      sum[j] = own[j].first;
+      product[j] = own[j].second;
+    }
+    store_partial(call, share, sum, product);
+  }
+};
+GALLEY_DEVICE NormSlope norm_slope(const BatchNormCall& call) {
+  if (call.mask != nullptr) return kSlopeMask;
+  return call.activation == 0 ? kSlopeOne : call.activation == 3 ? kSlopeHardswish : kSlopeClamped;
+}
+GALLEY_KERNEL(batch_norm_backward_parts, (const BatchNormCall call)) {
+  GALLEY_SHARED(TwoSums, shared, kThreads * kPack);
+  const NormSlope slope = norm_slope(call);
+  if (slope == kSlopeMask) return norm_by_packs<BatchNormBackwardParts<kSlopeMask>>(call, shared);
+  if (slope == kSlopeClamped) return norm_by_packs<BatchNormBackwardParts<kSlopeClamped>>(call, shared);
+  if (slope == kSlopeHardswish) return norm_by_packs<BatchNormBackwardParts<kSlopeHardswish>>(call, shared);
+  norm_by_packs<BatchNormBackwardParts<kSlopeOne>>(call, shared);
+}
+
+/// The sums of all parts, as they are, and as the gradients of beta and gamma.
+GALLEY_KERNEL(batch_norm_backward_sums, (const BatchNormCall call)) {
+  GALLEY_SHARED(TwoSums, shared, kThreads);
+  const ChannelWalk& walk = call.walk;
+  const int channel = static_cast<int>(merged_channel()), row = merged_row();
+  TwoSums own[1] = {{0, 0}};
+  if (channel < walk.channels) {
+    GALLEY_UNROLL_BY_4
+    for (int part = row; part < walk.parts; part += kMergeRows) {
+      const float* from = call.partial + static_cast<int64_t>(part) * 2 * walk.channels + channel;
+      own[0] = merged(own[0], TwoSums{from[0], from[walk.channels]});
+    }
+  }
+  merge_rows(own, row, kMergeRows, kMergeLanes, shared);
+  if (row != 0 || channel >= walk.channels) return;
+  const float var = load<float>(call.var, channel, call.statistics_type), each = 1 / static_cast<float>(call.count > 0 ? call.count : 1);
+  store(own[0].first, call.dbeta, channel, call.gradient_type);
+  store(own[0].second / sqrt(var + call.eps), call.dgamma, channel, call.gradient_type);
+  store_scales(call, channel, load<float>(call.mean, channel, call.statistics_type), var);
+  float* to = call.table + channel;
+  const float scale = to[walk.channels] * each;
+  to[3 * walk.channels] = scale * own[0].first;
+  to[4 * walk.channels] = scale * own[0].second / (var + call.eps);
+}
+
+template <NormSlope kSlope>
+struct BatchNormBackwardValues {
+  template <int kWidth>
+  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type) {
+    const ChannelShare share = channel_share(call.walk, kWidth, last_first());
+    if (share.begin >= share.end) return;
+    const float low = lowest_of(call.activation), high = highest_of(call.activation);
+    // dx = scale * g - constant - (x - mean) * factor
+    float mean[kWidth], scale[kWidth], beta[kWidth], constant[kWidth], factor[kWidth];
+    load_row(call, 0, share.channel, mean);
+    load_row(call, 1, share.channel, scale);
+    load_row(call, 2, share.channel, beta);
+    load_row(call, 3, share.channel, constant);
+    load_row(call, 4, share.channel, factor);
+    for (int unit = share.begin; unit < share.end; unit += kUnitsAtOnce * share.step) {
+      int64_t place[kUnitsAtOnce];
+      float x[kUnitsAtOnce][kWidth], grad[kUnitsAtOnce][kWidth], mask[kUnitsAtOnce][kWidth];
+      GALLEY_UNROLL
+      for (int u = 0; u < kUnitsAtOnce; ++u) {
+        place[u] = place_of(call.walk, share.channel, unit + u * share.step < share.end ? unit + u * share.step : unit);
+        load_channels(call.x, place[u], type, x[u]);
+        load_channels(call.grad, place[u], type, grad[u]);
+        if (kSlope == kSlopeMask) load_channels(call.mask, place[u], type, mask[u]);
+      }
+      GALLEY_UNROLL
+      for (int u = 0; u < kUnitsAtOnce; ++u) {
+        if (unit + u * share.step >= share.end) continue;
+        GALLEY_UNROLL
+        for (int j = 0; j < kWidth; ++j) {
+          const float d = x[u][j] - mean[j];
+          grad[u][j] =
+              through_activation<kSlope>(grad[u][j], d * scale[j] + beta[j], kSlope == kSlopeMask ? mask[u][j] : 0, low, high);
+          x[u][j] = scale[j] * grad[u][j] - constant[j] - d * factor[j];
+        }
+        store_channels(x[u], call.y, place[u], type);
+        if (call.dresidual != nullptr) store_channels(grad[u], call.dresidual, place[u], type);
+      }
+    }
+  }
+};
+GALLEY_KERNEL(batch_norm_backward_values, (const BatchNormCall call)) {
+  const NormSlope slope = norm_slope(call);
+  if (slope == kSlopeMask) return norm_by_packs<BatchNormBackwardValues<kSlopeMask>>(call);
+  if (slope == kSlopeClamped) return norm_by_packs<BatchNormBackwardValues<kSlopeClamped>>(call);
+  if (slope == kSlopeHardswish) return norm_by_packs<BatchNormBackwardValues<kSlopeHardswish>>(call);
+  norm_by_packs<BatchNormBackwardValues<kSlopeOne>>(call);
+}
+
+GALLEY_KERNEL(batch_norm_update_channels, (const BatchNormUpdateCall call)) {
+  if (call.gate != nullptr && *call.gate == 0) return;
+  for (int64_t c = first_element(); c < call.channels; c += all_threads()) {
+    call.running_mean[c] = call.keep * call.running_mean[c] + call.take * call.mean[c];
+    call.running_var[c] = call.keep * call.running_var[c] + call.take_var * call.var[c];
+  }
+  if (call.count != nullptr && first_element() == 0) *call.count += 1;
+}
+
+}  // namespace galley::device
