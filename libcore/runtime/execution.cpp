@@ -168,10 +168,14 @@ void Execution::send(Feed& feed, const TensorType& type, const Tensor& values) {
     feed.slots = std::make_unique<InputSlots>(device_, *copies_, type);
   }
   Tensor& slot = feed.slots->next();
+  const ThreadShare share(program_->threads());
   if (same_bytes(type.shape, values.format(), type.format)) {
-    std::memcpy(slot.data(), values.data(), static_cast<size_t>(type.bytes()));
+    constexpr int64_t kGrain = int64_t{1} << 20;  // bytes that a thread copies
+    const auto* from = static_cast<const std::byte*>(values.data());
+    auto* to = static_cast<std::byte*>(slot.data());
+    parallel_for(type.bytes(), kGrain,
+                 [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
   } else {
-    const ThreadShare share(program_->threads());
     convert(values, slot);
   }
   feed.slots->send(stream_, feed.values.address());

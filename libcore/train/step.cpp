@@ -272,7 +272,7 @@ double TrainStep::weight_of(const Batch& data) const {
 }
 
 void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step, double weight) const {
-  feed_fields(execution, data);
+  if (!repeats_ || fed_.insert(&execution).second) feed_fields(execution, data);
   const int64_t key[] = {recipe_.seed, step, data.first};
   if (execution.takes("rng")) execution.set("rng", key);
   if (execution.takes(kRankWeight)) execution.set(kRankWeight, weight);

@@ -118,6 +118,8 @@ class TrainStep {
   void weigh_with(std::function<double()> share) { share_ = std::move(share); }
   /// Sets the function that names the sample of an index in the source, for the error of a non-finite loss. Without it: "sample 17".
   void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
+  /// All later runs are on the batch of the next one, which is sent only once to a device with memory of its own.
+  void repeat_batch() { repeats_ = true; }
   /// Runs update number `step` (from 1) on the batches that `next` returns; with replicas: one for each replica of this rank, valid until
   /// the end of the step. The host reads no values before the whole step is enqueued.
   /// Throws Error (kNumeric) if the loss is not finite. In that case parameters and state are unchanged; the step reloads the batch and
@@ -249,8 +251,10 @@ class TrainStep {
   PipelineRunner::Sums sums_of_part(const StageGraphs& part) const;
   std::vector<std::string> own_gradients() const;
   void share_parameters();
-  std::vector<int64_t> firsts_;          // positions of the step's batches
-  mutable std::vector<double> earlier_;  // losses of the micro-batches before the last
+  std::vector<int64_t> firsts_;             // positions of the step's batches
+  bool repeats_ = false;                    // one batch
+  mutable std::set<const Execution*> fed_;  // with it
+  mutable std::vector<double> earlier_;     // losses of the micro-batches before the last
 };
 
 /// Whether a multiple of `every` (in steps, may be fractional) lies after the previous step and not after this one.

@@ -103,6 +103,7 @@ void Workload::make_update(const Session& session, int64_t batch) {
   parts->step->initialize();
   parts->step->bind();
   parts->batch = random_batch(session, session.usual_types(plan.micro, true));
+  parts->step->repeat_batch();
   program_ = parts->step->shared_program();
   run_ = [update = parts.get()](NodeObserver* observer) {
     update->step->run(++update->number, [update]() -> const Batch& { return update->batch; }, observer);

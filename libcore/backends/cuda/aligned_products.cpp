@@ -18,7 +18,8 @@ void copy_lines(Stream& stream, const void* from, int64_t from_line, void* to, i
                                    .rows = rows,
                                    .columns = columns,
                                    .from_line = from_line,
-                                   .to_line = to_line};
+                                   .to_line = to_line,
+                                   .pad = to_line - columns < kAligned};
   launch_elements(stream, "copy_lines", rows * device::kThreads, call);
 }
 
@@ -30,52 +31,67 @@ std::unique_ptr<AlignedProduct> AlignedProduct::of(const ProductForm& form, cons
   const bool a = is_aligned(form.a_transposed ? form.m : form.k), b = is_aligned(form.b_transposed ? form.k : form.n);
   const bool y = is_aligned(form.n);
   const auto make = [&](Kind kind) { return std::unique_ptr<AlignedProduct>(new AlignedProduct(form, kind, limits.most_bytes)); };
-  if (a && b && !y) return make(Kind::kResult);
-  if (!a && b && y && !form.a_transposed) return make(Kind::kRows);
+  // b has whole lines for what is added to n or k.
+  if (a && b && !y && form.b_transposed && !form.bias) return make(Kind::kResult);
+  if (!a && b && y && !form.a_transposed && !form.b_transposed) return make(Kind::kRows);
   if (!a && b && y && form.a_transposed && !form.bias) return make(Kind::kColumns);
   return nullptr;
 }
 
 AlignedProduct::AlignedProduct(const ProductForm& form, Kind kind, int64_t most_bytes) : form_(form), kind_(kind) {
-  const int64_t element = dtype_size(form.dtype);
-  const int64_t other = kind == Kind::kResult ? multiple(form.n, kAligned) : multiple(form.k, kAligned);
-  const int64_t parts = std::max<int64_t>(1, (other * form.m * element + most_bytes - 1) / most_bytes);
-  part_ = std::min(form.m, multiple((form.m + parts - 1) / parts, 128));
-  line_ = kind == Kind::kColumns ? multiple(part_, kAligned) : other;
-  whole_ = std::make_unique<LibraryProduct>(part_of(part_));
-  if (form.m % part_ != 0) last_ = std::make_unique<LibraryProduct>(part_of(form.m % part_));
+  const int64_t other = multiple(kind == Kind::kResult ? form.n : form.k, kAligned);
+  const int64_t parts = std::max<int64_t>(1, (other * form.m * dtype_size(form.dtype) + most_bytes - 1) / most_bytes);
+  const int64_t part = multiple((form.m + parts - 1) / parts, 128);
+  line_ = kind == Kind::kColumns ? part : other;
+  lines_ = kind == Kind::kColumns ? form.k : std::min(part, form.m);
+  if (kind != Kind::kColumns) b_elements_ = other * (kind == Kind::kResult ? form.k : form.n);
+  for (int64_t row = 0; row < form.m;) {
+    int64_t rows = std::min(part, form.m - row);
+    if (kind == Kind::kColumns && rows > kAligned) rows -= rows % kAligned;  // the columns of a part are aligned, but for a few
+    parts_.push_back({row, rows, product_of(rows)});
+    row += rows;
+  }
 }
 
-ProductForm AlignedProduct::part_of(int64_t rows) const {
-  ProductForm part = form_;
-  part.m = rows;
-  (kind_ == Kind::kResult ? part.y_line : part.a_line) = line_;
-  return part;
+const LibraryProduct* AlignedProduct::product_of(int64_t rows) {
+  std::unique_ptr<LibraryProduct>& product = products_[rows];
+  if (product == nullptr) {
+    ProductForm part = form_;
+    part.m = rows;
+    if (kind_ == Kind::kResult) part.n = line_;
+    if (kind_ == Kind::kRows) part.k = line_;
+    if (kind_ == Kind::kColumns) part.a_line = line_;
+    product = std::make_unique<LibraryProduct>(part);
+  }
+  return product.get();
 }
 
 int64_t AlignedProduct::scratch_bytes() const {
-  const int64_t lines = kind_ == Kind::kColumns ? form_.k : part_;
-  return multiple(lines * line_ * dtype_size(form_.dtype), 256) +
-         std::max(whole_->workspace_bytes(), last_ == nullptr ? 0 : last_->workspace_bytes());
+  int64_t workspace = 0;
+  for (const auto& [rows, product] : products_) workspace = std::max(workspace, product->workspace_bytes());
+  return multiple(lines_ * line_ * dtype_size(form_.dtype), 256) + multiple(b_elements_ * dtype_size(form_.dtype), 256) + workspace;
 }
 
 bool AlignedProduct::run(Stream& stream, const void* a, const void* b, const void* bias, void* y, void* scratch) const {
-  const int64_t element = dtype_size(form_.dtype), lines = kind_ == Kind::kColumns ? form_.k : part_;
-  auto* workspace = static_cast<std::byte*>(scratch) + multiple(lines * line_ * element, 256);
+  const int64_t element = dtype_size(form_.dtype);
+  auto* own_b = static_cast<std::byte*>(scratch) + multiple(lines_ * line_ * element, 256);
+  auto* workspace = own_b + multiple(b_elements_ * element, 256);
+  if (b_elements_ > 0) {
+    const int64_t given = form_.n * form_.k * element;
+    stream.copy(own_b, b, given);
+    stream.fill(own_b + given, 0, b_elements_ * element - given);
+    b = own_b;
+  }
   const auto* a_bytes = static_cast<const std::byte*>(a);
   auto* y_bytes = static_cast<std::byte*>(y);
-  for (int64_t row = 0; row < form_.m; row += part_) {
-    const int64_t rows = std::min(part_, form_.m - row);
-    const LibraryProduct& product = rows == part_ ? *whole_ : *last_;
-    std::byte* y_part = y_bytes + row * form_.n * element;
-    if (kind_ == Kind::kResult) {
-      if (!product.run(stream, a_bytes + row * form_.k * element, b, bias, scratch, workspace)) return false;
-      copy_lines(stream, scratch, line_, y_part, form_.n, rows, form_.n);
-    } else {
-      if (kind_ == Kind::kRows) copy_lines(stream, a_bytes + row * form_.k * element, form_.k, scratch, line_, rows, form_.k);
-      if (kind_ == Kind::kColumns) copy_lines(stream, a_bytes + row * element, form_.m, scratch, line_, form_.k, rows);
-      if (!product.run(stream, scratch, b, bias, y_part, workspace)) return false;
-    }
+  for (const Part& part : parts_) {
+    const std::byte* a_part = a_bytes + part.row * (kind_ == Kind::kColumns ? 1 : form_.k) * element;
+    std::byte* y_part = y_bytes + part.row * form_.n * element;
+    if (kind_ == Kind::kRows) copy_lines(stream, a_part, form_.k, scratch, line_, part.rows, form_.k);
+    if (kind_ == Kind::kColumns) copy_lines(stream, a_part, form_.m, scratch, line_, form_.k, part.rows);
+    const bool from_scratch = kind_ != Kind::kResult;
+    if (!part.product->run(stream, from_scratch ? scratch : a_part, b, bias, from_scratch ? y_part : scratch, workspace)) return false;
+    if (kind_ == Kind::kResult) copy_lines(stream, scratch, line_, y_part, form_.n, part.rows, form_.n);
   }
   return true;
 }

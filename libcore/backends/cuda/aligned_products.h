@@ -1,8 +1,10 @@
 #pragma once
 // Large products in 16 bits of matrices whose rows do not begin at multiples of 16 bytes, as those of a vocabulary of 50257: libraries
-// compute them several times slower. Parts of them pass through aligned scratch memory.
+// compute them several times slower. Parts of them pass through aligned scratch memory, with lines of zeros added to the other operand.
 
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "libcore/backends/cuda/library_products.h"
 
@@ -26,12 +28,18 @@ class AlignedProduct {
   enum class Kind { kResult, kRows, kColumns };
 
   AlignedProduct(const ProductForm& form, Kind kind, int64_t most_bytes);
-  ProductForm part_of(int64_t rows) const;
+  struct Part {
+    int64_t row, rows;  // of y
+    const LibraryProduct* product;
+  };
+  const LibraryProduct* product_of(int64_t rows);
 
   ProductForm form_;
   Kind kind_;
-  int64_t part_ = 0, line_ = 0;  // rows of y in a part, and of the scratch memory
-  std::unique_ptr<LibraryProduct> whole_, last_;
+  int64_t line_ = 0, lines_ = 0;                                 // of the scratch memory for the operand
+  int64_t b_elements_ = 0;                                       // of b with its lines added; 0: b is read where it is
+  std::map<int64_t, std::unique_ptr<LibraryProduct>> products_;  // by their rows
+  std::vector<Part> parts_;
 };
 
 }  // namespace galley

@@ -305,8 +305,7 @@ struct BatchNormBackwardValues {
         GALLEY_UNROLL
         for (int j = 0; j < kWidth; ++j) {
           const float d = x[u][j] - mean[j];
-          grad[u][j] =
-              through_activation<kSlope>(grad[u][j], d * scale[j] + beta[j], kSlope == kSlopeMask ? mask[u][j] : 0, low, high);
+          grad[u][j] = through_activation<kSlope>(grad[u][j], d * scale[j] + beta[j], kSlope == kSlopeMask ? mask[u][j] : 0, low, high);
           x[u][j] = scale[j] * grad[u][j] - constant[j] - d * factor[j];
         }
         store_channels(x[u], call.y, place[u], type);

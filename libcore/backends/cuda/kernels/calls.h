@@ -20,11 +20,13 @@ inline constexpr int kPack = 8;
 struct Divisor {
   uint32_t value, multiplier, shift;
 };
+#ifndef __CUDACC__
 constexpr Divisor divisor(int64_t value) {
   uint32_t shift = 0;
   while ((int64_t{1} << shift) < value) ++shift;
   return {static_cast<uint32_t>(value), static_cast<uint32_t>((((int64_t{1} << shift) - value) << 32) / value + 1), shift};
 }
+#endif
 
 /// y = f(inputs), with inputs that broadcast. Dimensions are from outer to inner in the order of y's memory, joined where all walk alike.
 struct ElementwiseCall {
@@ -108,11 +110,13 @@ struct CastCall {
   int64_t elements;
 };
 
-/// Rows of elements of 16 bits, from lines of one length to lines of another one. Both arrays begin at a multiple of 4 bytes.
+/// Rows of elements of 16 bits, from lines of one length to lines of another one, with at most 32 zeros where these are longer than the
+/// rows and `pad` is set. The result begins at a multiple of 4 bytes.
 struct CopyLinesCall {
   const uint16_t* from;
   uint16_t* to;
   int64_t rows, columns, from_line, to_line;
+  int pad;
 };
 
 /// How blocks share the elements of channels. A block has `lanes` threads beside each other, which have a pack of channels each, and

@@ -17,6 +17,8 @@ GALLEY_KERNEL(copy_lines, (const CopyLinesCall call)) {
     GALLEY_UNROLL_BY_4
     for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads)
       wide[i] = static_cast<uint32_t>(from[head + 2 * i]) | static_cast<uint32_t>(from[head + 2 * i + 1]) << 16;
+    if (call.pad != 0 && threadIdx.x >= kWarp && call.columns + threadIdx.x - kWarp < call.to_line)
+      to[call.columns + threadIdx.x - kWarp] = 0;
     if (threadIdx.x == 0 && head == 1) to[0] = from[0];
     if (threadIdx.x == 1 && (call.columns - head) % 2 == 1) to[call.columns - 1] = from[call.columns - 1];
   }
