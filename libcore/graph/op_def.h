@@ -115,7 +115,7 @@ struct LayoutRule {
 /// How assign_precision treats an operator.
 enum class PrecisionRule {
   kFollow,       // computes in the dtype of its activations
-  kLow,          // in low precision: activations and weights of rank 2 and more; biases stay f32
+  kLow,          // in low precision: activations and weights of rank 2 and more; biases stay f32 unless the policy names them
   kActivations,  // activations keep their dtype, weights and statistics stay f32: norms
   kKeepF32,      // in f32
 };

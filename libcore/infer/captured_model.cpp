@@ -23,6 +23,7 @@ PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSp
   PrecisionPolicy policy;
   if (recipe.precision.compute == PrecisionName::kF32) return policy;
   policy.compute = recipe.precision.compute == PrecisionName::kF16 ? DType::kF16 : DType::kBF16;
+  policy.biases = recipe.device.is_gpu();
   Selector selector{recipe.precision.keep_f32, {}};
   Selector given = selector;  // without the default type:norm, which need not match anything
   std::erase(given.match, "type:norm");

@@ -11,6 +11,7 @@ namespace galley {
 
 struct PrecisionPolicy {
   DType compute = DType::kF32;                     ///< kBF16: mixed precision; kF32: nothing changes
+  bool biases = false;                             ///< Biases of products too, as the libraries of GPUs want them.
   std::function<bool(const Node& node)> keep_f32;  ///< Nodes that compute in f32 in spite of their operator's rule; may be empty.
 };
 
