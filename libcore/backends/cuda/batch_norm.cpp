@@ -78,8 +78,7 @@ Support supports_batch_norm(const KernelQuery& query) {
   const TensorType& x = query.in(kBackward ? 1 : 0);
   const std::optional<ChannelView> view = channel_view(x);
   if (!view) return Support::no(cat("format ", x.format));
-  if (view->outer * view->inner >= int64_t{1} << 31 || view->channels * view->inner >= int64_t{1} << 31)
-    return Support::no("2^31 elements");
+  if (view->outer * view->inner >= kMostUnits || view->channels * view->inner >= kMostUnits) return Support::no("2^30 elements");
   for (const auto* types : {&query.context.inputs, &query.context.outputs}) {
     for (const TensorType* type : *types) {
       if (type == nullptr) continue;

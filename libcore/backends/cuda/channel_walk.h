@@ -24,8 +24,9 @@ inline std::optional<ChannelView> channel_view(const TensorType& x) {
   return view;
 }
 
-/// Parts and tiles of an array with fewer than 2^31 units of a channel, in packs or elements. They depend on the shape alone, so that sums
-/// over parts do not depend on the GPU.
+inline constexpr int64_t kMostUnits = int64_t{1} << 30;
+/// Parts and tiles of an array with fewer than kMostUnits elements of a channel, in packs or elements. They depend on the shape alone, so
+/// that sums over parts do not depend on the GPU.
 inline device::ChannelWalk channel_walk(const ChannelView& view, bool packs, int64_t batches = 1) {
   // Blocks that fill a GPU; units of a thread for which a part is worth its result, and of those that share a small plane.
   constexpr int64_t kBlocks = 1024, kMinUnits = 4, kFewUnits = 4;
@@ -53,7 +54,7 @@ inline device::ChannelWalk channel_walk(const ChannelView& view, bool packs, int
           .outer_step = view.channels * view.inner,
           .unit = planes ? width : 0,
           .channel_step = view.inner,
-          .inner = device::divisor(planes ? std::max<int64_t>(1, view.inner / width) : 1)};
+          .inner = divisor(planes ? std::max<int64_t>(1, view.inner / width) : 1)};
 }
 inline bool channels_fit_packs(const ChannelView& view) { return (view.inner > 1 ? view.inner : view.channels) % device::kPack == 0; }
 inline int64_t blocks_of(const device::ChannelWalk& walk) {

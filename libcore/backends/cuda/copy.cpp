@@ -82,7 +82,7 @@ CopyCall call_of(const Part& part) {
 constexpr int64_t kMost = int64_t{1} << 31;
 void set_divisors(CopyCall& call) {
   for (int d = 0; d < call.dimensions; ++d)
-    call.divisors[d] = call.elements < kMost ? device::divisor(std::max<int64_t>(1, call.sizes[d])) : device::Divisor{};
+    call.divisors[d] = call.elements < kMost ? divisor(std::max<int64_t>(1, call.sizes[d])) : device::Divisor{};
 }
 
 /// Joins elements of so many bytes, which both sides have beside each other, into words of at most 16 bytes. Returns the bytes of a word.
@@ -115,7 +115,7 @@ std::optional<device::CopyTilesCall> tiles_of(const CopyCall& call, int64_t byte
     device::CopyTilesCall tiles{.copy = call, .across = across, .tiles = {}, .tile_count = 1};
     for (int d = 0; d < call.dimensions; ++d) {
       const int64_t count = d == across || d == last ? (call.sizes[d] + tile - 1) / tile : call.sizes[d];
-      tiles.tiles[d] = device::divisor(std::max<int64_t>(1, count));
+      tiles.tiles[d] = divisor(std::max<int64_t>(1, count));
       tiles.tile_count *= count;
     }
     return tiles;
@@ -284,7 +284,7 @@ class Cast : public PreparedKernel {
     device::CastCall call = call_;
     call.from = args.inputs[0];
     call.to = args.outputs[0];
-    if (packs_ && have_packs(call.from) && have_packs(call.to)) {
+    if (packs_ && have_packs(call.from, call.to)) {
       const int64_t packs = call.elements / device::kPack, done = packs * device::kPack;
       launch_elements(stream, "cast_packs", packs, call);
       call.from = static_cast<const std::byte*>(call.from) + done * from_bytes_;

@@ -60,11 +60,11 @@ class Pool : public PreparedKernel {
     auto* index = index_bytes_ == 0         ? nullptr
                   : args.outputs.size() > 1 ? args.out<std::byte>(1)
                                             : const_cast<std::byte*>(args.in<std::byte>(1));
-    call.packs = packs_ && have_packs(x) && have_packs(y) && have_packs(index);
+    call.packs = packs_ && have_packs(x, y, index);
     const int64_t channels = call.packs != 0 ? image_[0] / device::kPack : image_[0];
     const int64_t sizes[] = {call.channels_inner != 0 ? channels : image_[2], call.channels_inner != 0 ? image_[2] : image_[1],
                              call.channels_inner != 0 ? image_[1] : channels};
-    for (int d = 0; d < 3; ++d) call.sizes[d] = device::divisor(std::max<int64_t>(1, sizes[d]));
+    for (int d = 0; d < 3; ++d) call.sizes[d] = divisor(std::max<int64_t>(1, sizes[d]));
     for (int64_t first = 0; first < samples_; first += samples_per_launch_) {
       const int64_t samples = std::min(samples_per_launch_, samples_ - first);
       call.x = x + first * call.x_steps[0] * element_bytes_;

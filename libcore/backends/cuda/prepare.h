@@ -48,6 +48,13 @@ inline Support only_contiguous(const KernelQuery& query) {
   return Support::yes();
 }
 
+/// For kernels that divide by 1 <= value <= 2^31 (kernels/divide.h).
+inline device::Divisor divisor(int64_t value) {
+  uint32_t shift = 0;
+  while ((int64_t{1} << shift) < value) ++shift;
+  return {static_cast<uint32_t>(value), static_cast<uint32_t>((((int64_t{1} << shift) - value) << 32) / value + 1), shift};
+}
+
 /// Whether packs (kernels/packs.h) of arrays may be read; null: of none.
 template <class... P>
 bool have_packs(const P*... arrays) {

@@ -65,8 +65,7 @@ std::optional<ChannelReduction> channel_reduction(const KernelQuery& query) {
   const ChannelReduction found{{outer.size, channels.size, inner.size}, batches.size, batches.step, batches.to_step, channels.to_step};
   const bool dense = (inner.size == 1 || inner.step == 1) && (channels.size == 1 || channels.step == inner.size) &&
                      (outer.size == 1 || outer.step == channels.size * inner.size);
-  constexpr int64_t kMost = int64_t{1} << 31;
-  if (!runs.empty() || !dense || found.view.elements() >= kMost || batches.size * channels.size >= kMost) return std::nullopt;
+  if (!runs.empty() || !dense || found.view.elements() >= kMostUnits || batches.size * channels.size >= kMostUnits) return std::nullopt;
   return found;
 }
 

@@ -24,15 +24,6 @@ struct TwoSums {
 };
 GALLEY_DEVICE TwoSums merged(const TwoSums& a, const TwoSums& b) { return {a.first + b.first, a.second + b.second}; }
 
-/// Calls F::run<kWidth>(call, type, ...) with a type that the compiler knows for packs.
-template <class F, class... A>
-GALLEY_DEVICE void norm_by_packs(const BatchNormCall& call, A... arguments) {
-  if (call.walk.packs == 0) return F::template run<1>(call, call.type, arguments...);
-  if (call.type == kBF16) return F::template run<kPack>(call, kBF16, arguments...);
-  if (call.type == kF16) return F::template run<kPack>(call, kF16, arguments...);
-  F::template run<kPack>(call, kF32, arguments...);
-}
-
 /// The partial results of a block: [parts, 2, channels].
 template <int kWidth>
 GALLEY_DEVICE void store_partial(const BatchNormCall& call, const ChannelShare& share, const float (&first)[kWidth],
@@ -48,26 +39,26 @@ GALLEY_DEVICE void store_partial(const BatchNormCall& call, const ChannelShare& 
 }
 
 struct BatchNormParts {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type, Moments* shared) {
+  template <int kWidth, Type kType>
+  GALLEY_DEVICE static void run(const BatchNormCall& call, Moments* shared) {
     const ChannelShare share = channel_share(call.walk, kWidth, static_cast<int>(blockIdx.x));
+    const auto read = [&](int64_t place) { return read_unit<kWidth, kType>(call.x, place, call.type); };
     // Sums of the distances to the thread's first value, so that large means cancel nothing.
     float first[kWidth], sum[kWidth], square[kWidth];
     set_all(first, 0);
     set_all(sum, 0);
     set_all(square, 0);
-    if (share.begin < share.end) load_channels(call.x, place_of(call.walk, share.channel, share.begin), type, first);
-    GALLEY_UNROLL_BY_4
-    for (int unit = share.begin; unit < share.end; unit += share.step) {
+    if (share.begin < share.end) unpack(read(place_of(call.walk, share.channel, share.begin)), first);
+    each_unit<4>(call.walk, share, read, [&](int64_t, const Unit<kWidth, kType>& unit) {
       float x[kWidth];
-      load_channels(call.x, place_of(call.walk, share.channel, unit), type, x);
+      unpack(unit, x);
       GALLEY_UNROLL
       for (int j = 0; j < kWidth; ++j) {
         const float d = x[j] - first[j];
         sum[j] += d;
         square[j] += d * d;
       }
-    }
+    });
     const float count = static_cast<float>(units_of(share)), each = count > 0 ? 1 / count : 0;
     Moments own[kWidth];
     GALLEY_UNROLL
@@ -87,7 +78,7 @@ struct BatchNormParts {
 };
 GALLEY_KERNEL(batch_norm_parts, (const BatchNormCall call)) {
   GALLEY_SHARED(Moments, shared, kThreads * kPack);
-  norm_by_packs<BatchNormParts>(call, shared);
+  by_packs<BatchNormParts>(call, shared);
 }
 
 /// mean, gamma / sqrt(var + eps) and beta of a channel in call.table, [kNormRows, channels].
@@ -135,12 +126,14 @@ GALLEY_DEVICE float highest_of(int activation) { return activation == 2 ? 6.0f :
 
 /// The blocks of a second pass begin with what the first one read last, which is still in the cache.
 GALLEY_DEVICE int last_first() { return static_cast<int>(gridDim.x - 1 - blockIdx.x); }
-inline constexpr int kUnitsAtOnce = 2;  // that a thread loads before it writes one
 
 template <NormActivation kActivation, bool kResidual>
 struct BatchNormValues {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type) {
+  template <int kWidth, Type kType>
+  GALLEY_DEVICE static void run(const BatchNormCall& call) {
+    struct Read {
+      Unit<kWidth, kType> x, residual;
+    };
     const ChannelShare share = channel_share(call.walk, kWidth, last_first());
     if (share.begin >= share.end) return;
     const float low = lowest_of(call.activation), high = highest_of(call.activation);
@@ -148,43 +141,63 @@ struct BatchNormValues {
     load_row(call, 0, share.channel, mean);
     load_row(call, 1, share.channel, scale);
     load_row(call, 2, share.channel, beta);
-    for (int unit = share.begin; unit < share.end; unit += kUnitsAtOnce * share.step) {
-      int64_t place[kUnitsAtOnce];
-      float x[kUnitsAtOnce][kWidth], residual[kUnitsAtOnce][kWidth];
+    const auto read = [&](int64_t place) {
+      Read values;
+      values.x = read_unit<kWidth, kType>(call.x, place, call.type);
+      if constexpr (kResidual) values.residual = read_unit<kWidth, kType>(call.residual, place, call.type);
+      return values;
+    };
+    each_unit<kResidual ? 2 : 4>(call.walk, share, read, [&](int64_t place, const Read& values) {
+      float x[kWidth], residual[kWidth];
+      unpack(values.x, x);
+      if constexpr (kResidual) unpack(values.residual, residual);
       GALLEY_UNROLL
-      for (int u = 0; u < kUnitsAtOnce; ++u) {
-        place[u] = place_of(call.walk, share.channel, unit + u * share.step < share.end ? unit + u * share.step : unit);
-        load_channels(call.x, place[u], type, x[u]);
-        if (kResidual) load_channels(call.residual, place[u], type, residual[u]);
+      for (int j = 0; j < kWidth; ++j) {
+        float y = (x[j] - mean[j]) * scale[j] + beta[j];
+        if constexpr (kResidual) y += residual[j];
+        x[j] = kActivation == kHardswished ? Hardswish::value(y) : at_most(at_least(y, low), high);
       }
-      GALLEY_UNROLL
-      for (int u = 0; u < kUnitsAtOnce; ++u) {
-        if (unit + u * share.step >= share.end) continue;
-        GALLEY_UNROLL
-        for (int j = 0; j < kWidth; ++j) {
-          float y = (x[u][j] - mean[j]) * scale[j] + beta[j];
-          if (kResidual) y += residual[u][j];
-          x[u][j] = kActivation == kHardswished ? Hardswish::value(y) : at_most(at_least(y, low), high);
-        }
-        store_channels(x[u], call.y, place[u], type);
-      }
-    }
+      write_unit<kWidth, kType>(x, call.y, place, call.type);
+    });
   }
 };
 GALLEY_KERNEL(batch_norm_values, (const BatchNormCall call)) {
-  if (norm_activation(call.activation) == kHardswished) return norm_by_packs<BatchNormValues<kHardswished, false>>(call);
-  if (call.residual != nullptr) return norm_by_packs<BatchNormValues<kClamped, true>>(call);
-  norm_by_packs<BatchNormValues<kClamped, false>>(call);
+  if (norm_activation(call.activation) == kHardswished) return by_packs<BatchNormValues<kHardswished, false>>(call);
+  if (call.residual != nullptr) return by_packs<BatchNormValues<kClamped, true>>(call);
+  by_packs<BatchNormValues<kClamped, false>>(call);
 }
 
 /// How the gradient of the result passes the activation: as it is, by the input of the activation, or where the result is positive.
 enum NormSlope : int { kSlopeOne, kSlopeClamped, kSlopeHardswish, kSlopeMask };
-template <NormSlope kSlope>
-GALLEY_DEVICE float through_activation(float grad, float normal, float mask, float low, float high) {
-  if constexpr (kSlope == kSlopeMask) return mask > 0 ? grad : 0;
-  if constexpr (kSlope == kSlopeClamped) return normal > low && normal < high ? grad : 0;
-  if constexpr (kSlope == kSlopeHardswish) return grad * Hardswish::slope(normal, 0.0f);
-  return grad;
+
+template <int kWidth, Type kType>
+struct GradientUnit {
+  Unit<kWidth, kType> x, grad, mask;
+};
+template <NormSlope kSlope, int kWidth, Type kType>
+GALLEY_DEVICE GradientUnit<kWidth, kType> read_gradient(const BatchNormCall& call, int64_t place) {
+  GradientUnit<kWidth, kType> values;
+  values.x = read_unit<kWidth, kType>(call.x, place, call.type);
+  values.grad = read_unit<kWidth, kType>(call.grad, place, call.type);
+  if constexpr (kSlope == kSlopeMask) values.mask = read_unit<kWidth, kType>(call.mask, place, call.type);
+  return values;
+}
+/// The distances of x to its mean, and the gradients of the activation's input.
+template <NormSlope kSlope, int kWidth, Type kType>
+GALLEY_DEVICE void take_gradient(const GradientUnit<kWidth, kType>& values, const float (&mean)[kWidth], const float (&scale)[kWidth],
+                                 const float (&beta)[kWidth], float low, float high, float (&distance)[kWidth], float (&grad)[kWidth]) {
+  float mask[kWidth];
+  unpack(values.x, distance);
+  unpack(values.grad, grad);
+  if constexpr (kSlope == kSlopeMask) unpack(values.mask, mask);
+  GALLEY_UNROLL
+  for (int j = 0; j < kWidth; ++j) {
+    distance[j] -= mean[j];
+    const float normal = distance[j] * scale[j] + beta[j];
+    if constexpr (kSlope == kSlopeMask) grad[j] = mask[j] > 0 ? grad[j] : 0;
+    if constexpr (kSlope == kSlopeClamped) grad[j] = normal > low && normal < high ? grad[j] : 0;
+    if constexpr (kSlope == kSlopeHardswish) grad[j] *= Hardswish::slope(normal, 0.0f);
+  }
 }
 
 /// mean, gamma / sqrt(var + eps) and beta of the channels of a thread.
@@ -203,8 +216,8 @@ GALLEY_DEVICE void load_scales(const BatchNormCall& call, int channel, float (&m
 /// Sums of the gradient and of its products with the distances of x to its mean.
 template <NormSlope kSlope>
 struct BatchNormBackwardParts {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type, TwoSums* shared) {
+  template <int kWidth, Type kType>
+  GALLEY_DEVICE static void run(const BatchNormCall& call, TwoSums* shared) {
     const ChannelShare share = channel_share(call.walk, kWidth, static_cast<int>(blockIdx.x));
     const float low = lowest_of(call.activation), high = highest_of(call.activation);
     float mean[kWidth], scale[kWidth], beta[kWidth];
@@ -212,21 +225,16 @@ struct BatchNormBackwardParts {
     TwoSums own[kWidth];
     GALLEY_UNROLL
     for (int j = 0; j < kWidth; ++j) own[j] = {0, 0};
-    GALLEY_UNROLL_BY_2
-    for (int unit = share.begin; unit < share.end; unit += share.step) {
-      const int64_t place = place_of(call.walk, share.channel, unit);
-      float x[kWidth], grad[kWidth], mask[kWidth];
-      load_channels(call.x, place, type, x);
-      load_channels(call.grad, place, type, grad);
-      if (kSlope == kSlopeMask) load_channels(call.mask, place, type, mask);
+    const auto read = [&](int64_t place) { return read_gradient<kSlope, kWidth, kType>(call, place); };
+    each_unit<2>(call.walk, share, read, [&](int64_t, const GradientUnit<kWidth, kType>& values) {
+      float x[kWidth], grad[kWidth];
+      take_gradient<kSlope>(values, mean, scale, beta, low, high, x, grad);
       GALLEY_UNROLL
       for (int j = 0; j < kWidth; ++j) {
-        const float d = x[j] - mean[j],
-                    g = through_activation<kSlope>(grad[j], d * scale[j] + beta[j], kSlope == kSlopeMask ? mask[j] : 0, low, high);
-        own[j].first += g;
-        own[j].second += g * d;
+        own[j].first += grad[j];
+        own[j].second += grad[j] * x[j];
       }
-    }
+    });
     merge_share(own, call.walk, share, shared);
     float sum[kWidth], product[kWidth];
     GALLEY_UNROLL
@@ -244,10 +252,10 @@ GALLEY_DEVICE NormSlope norm_slope(const BatchNormCall& call) {
 GALLEY_KERNEL(batch_norm_backward_parts, (const BatchNormCall call)) {
   GALLEY_SHARED(TwoSums, shared, kThreads * kPack);
   const NormSlope slope = norm_slope(call);
-  if (slope == kSlopeMask) return norm_by_packs<BatchNormBackwardParts<kSlopeMask>>(call, shared);
-  if (slope == kSlopeClamped) return norm_by_packs<BatchNormBackwardParts<kSlopeClamped>>(call, shared);
-  if (slope == kSlopeHardswish) return norm_by_packs<BatchNormBackwardParts<kSlopeHardswish>>(call, shared);
-  norm_by_packs<BatchNormBackwardParts<kSlopeOne>>(call, shared);
+  if (slope == kSlopeMask) return by_packs<BatchNormBackwardParts<kSlopeMask>>(call, shared);
+  if (slope == kSlopeClamped) return by_packs<BatchNormBackwardParts<kSlopeClamped>>(call, shared);
+  if (slope == kSlopeHardswish) return by_packs<BatchNormBackwardParts<kSlopeHardswish>>(call, shared);
+  by_packs<BatchNormBackwardParts<kSlopeOne>>(call, shared);
 }
 
 /// The sums of all parts, as they are, and as the gradients of beta and gamma.
@@ -277,8 +285,8 @@ GALLEY_KERNEL(batch_norm_backward_sums, (const BatchNormCall call)) {
 
 template <NormSlope kSlope>
 struct BatchNormBackwardValues {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const BatchNormCall& call, Type type) {
+  template <int kWidth, Type kType>
+  GALLEY_DEVICE static void run(const BatchNormCall& call) {
     const ChannelShare share = channel_share(call.walk, kWidth, last_first());
     if (share.begin >= share.end) return;
     const float low = lowest_of(call.activation), high = highest_of(call.activation);
@@ -289,37 +297,23 @@ struct BatchNormBackwardValues {
     load_row(call, 2, share.channel, beta);
     load_row(call, 3, share.channel, constant);
     load_row(call, 4, share.channel, factor);
-    for (int unit = share.begin; unit < share.end; unit += kUnitsAtOnce * share.step) {
-      int64_t place[kUnitsAtOnce];
-      float x[kUnitsAtOnce][kWidth], grad[kUnitsAtOnce][kWidth], mask[kUnitsAtOnce][kWidth];
+    const auto read = [&](int64_t place) { return read_gradient<kSlope, kWidth, kType>(call, place); };
+    each_unit<2>(call.walk, share, read, [&](int64_t place, const GradientUnit<kWidth, kType>& values) {
+      float dx[kWidth], grad[kWidth];
+      take_gradient<kSlope>(values, mean, scale, beta, low, high, dx, grad);
       GALLEY_UNROLL
-      for (int u = 0; u < kUnitsAtOnce; ++u) {
-        place[u] = place_of(call.walk, share.channel, unit + u * share.step < share.end ? unit + u * share.step : unit);
-        load_channels(call.x, place[u], type, x[u]);
-        load_channels(call.grad, place[u], type, grad[u]);
-        if (kSlope == kSlopeMask) load_channels(call.mask, place[u], type, mask[u]);
-      }
-      GALLEY_UNROLL
-      for (int u = 0; u < kUnitsAtOnce; ++u) {
-        if (unit + u * share.step >= share.end) continue;
-        GALLEY_UNROLL
-        for (int j = 0; j < kWidth; ++j) {
-          const float d = x[u][j] - mean[j];
-          grad[u][j] = through_activation<kSlope>(grad[u][j], d * scale[j] + beta[j], kSlope == kSlopeMask ? mask[u][j] : 0, low, high);
-          x[u][j] = scale[j] * grad[u][j] - constant[j] - d * factor[j];
-        }
-        store_channels(x[u], call.y, place[u], type);
-        if (call.dresidual != nullptr) store_channels(grad[u], call.dresidual, place[u], type);
-      }
-    }
+      for (int j = 0; j < kWidth; ++j) dx[j] = scale[j] * grad[j] - constant[j] - dx[j] * factor[j];
+      write_unit<kWidth, kType>(dx, call.y, place, call.type);
+      if (call.dresidual != nullptr) write_unit<kWidth, kType>(grad, call.dresidual, place, call.type);
+    });
   }
 };
 GALLEY_KERNEL(batch_norm_backward_values, (const BatchNormCall call)) {
   const NormSlope slope = norm_slope(call);
-  if (slope == kSlopeMask) return norm_by_packs<BatchNormBackwardValues<kSlopeMask>>(call);
-  if (slope == kSlopeClamped) return norm_by_packs<BatchNormBackwardValues<kSlopeClamped>>(call);
-  if (slope == kSlopeHardswish) return norm_by_packs<BatchNormBackwardValues<kSlopeHardswish>>(call);
-  norm_by_packs<BatchNormBackwardValues<kSlopeOne>>(call);
+  if (slope == kSlopeMask) return by_packs<BatchNormBackwardValues<kSlopeMask>>(call);
+  if (slope == kSlopeClamped) return by_packs<BatchNormBackwardValues<kSlopeClamped>>(call);
+  if (slope == kSlopeHardswish) return by_packs<BatchNormBackwardValues<kSlopeHardswish>>(call);
+  by_packs<BatchNormBackwardValues<kSlopeOne>>(call);
 }
 
 GALLEY_KERNEL(batch_norm_update_channels, (const BatchNormUpdateCall call)) {

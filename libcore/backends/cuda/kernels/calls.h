@@ -1,5 +1,5 @@
 #pragma once
-// The arguments of kernels, for the host and the device.
+// The arguments of kernels, for the host and the device. NVRTC, which takes functions for the host's, compiles it: there is none here.
 
 #include <cstdint>
 
@@ -20,13 +20,6 @@ inline constexpr int kPack = 8;
 struct Divisor {
   uint32_t value, multiplier, shift;
 };
-#ifndef __CUDACC__
-constexpr Divisor divisor(int64_t value) {
-  uint32_t shift = 0;
-  while ((int64_t{1} << shift) < value) ++shift;
-  return {static_cast<uint32_t>(value), static_cast<uint32_t>((((int64_t{1} << shift) - value) << 32) / value + 1), shift};
-}
-#endif
 
 /// y = f(inputs), with inputs that broadcast. Dimensions are from outer to inner in the order of y's memory, joined where all walk alike.
 struct ElementwiseCall {

@@ -29,6 +29,44 @@ GALLEY_DEVICE void store_channels(const float (&x)[kWidth], void* array, int64_t
     store(x[0], array, i, type);
   }
 }
+/// The same as it is in memory. `type`: of single elements; packs have kType.
+template <int kWidth, Type kType>
+struct Unit {
+  Packed<kType> pack;
+};
+template <Type kType>
+struct Unit<1, kType> {
+  float value;
+};
+template <int kWidth, Type kType>
+GALLEY_DEVICE Unit<kWidth, kType> read_unit(const void* array, int64_t i, Type type) {
+  if constexpr (kWidth == kPack) return {read_pack<kType>(array, i)};
+  if constexpr (kWidth == 1) return {load_real(array, i, type)};
+}
+template <int kWidth, Type kType>
+GALLEY_DEVICE void unpack(const Unit<kWidth, kType>& unit, float (&x)[kWidth]) {
+  if constexpr (kWidth == kPack) {
+    unpack(unit.pack, x);
+  } else {
+    x[0] = unit.value;
+  }
+}
+template <int kWidth, Type kType>
+GALLEY_DEVICE void write_unit(const float (&x)[kWidth], void* array, int64_t i, Type type) {
+  if constexpr (kWidth == kPack) {
+    write_pack(packed<kType>(x), array, i);
+  } else {
+    store_real(x[0], array, i, type);
+  }
+}
+/// Calls F::run<width, type>(call, ...) for call.walk and call.type: f32, bf16 or f16.
+template <class F, class Call, class... A>
+GALLEY_DEVICE void by_packs(const Call& call, A... arguments) {
+  if (call.walk.packs == 0) return F::template run<1, kF32>(call, arguments...);
+  if (call.type == kBF16) return F::template run<kPack, kBF16>(call, arguments...);
+  if (call.type == kF16) return F::template run<kPack, kF16>(call, arguments...);
+  F::template run<kPack, kF32>(call, arguments...);
+}
 template <int kWidth>
 GALLEY_DEVICE void set_all(float (&x)[kWidth], float value) {
   GALLEY_UNROLL
@@ -58,16 +96,35 @@ GALLEY_DEVICE int64_t place_of(const ChannelWalk& walk, int channel, int unit) {
   return static_cast<int64_t>(outer) * walk.outer_step + inner * walk.unit + static_cast<int64_t>(channel) * walk.channel_step;
 }
 
+/// use(place, read(place)) for all units of a thread in order. kAtOnce are on their way at once.
+template <int kAtOnce, class R, class U>
+GALLEY_DEVICE void each_unit(const ChannelWalk& walk, const ChannelShare& share, const R& read, const U& use) {
+  int unit = share.begin;
+  for (; unit + (kAtOnce - 1) * share.step < share.end; unit += kAtOnce * share.step) {
+    int64_t place[kAtOnce];
+    decltype(read(int64_t{0})) values[kAtOnce];
+    GALLEY_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      place[u] = place_of(walk, share.channel, unit + u * share.step);
+      values[u] = read(place[u]);
+    }
+    GALLEY_KEEP_ORDER();  // else the compiler may move each to its use
+    GALLEY_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) use(place[u], values[u]);
+  }
+  for (; unit < share.end; unit += share.step) {
+    const int64_t place = place_of(walk, share.channel, unit);
+    use(place, read(place));
+  }
+}
+
 /// Elements of a vector in f32, bf16 or f16 for the channels of a thread; a null vector: `otherwise`. Packs of it must be aligned.
 template <int kWidth>
 GALLEY_DEVICE void load_vector(const void* vector, Type type, const ChannelWalk& walk, int channel, float otherwise, float (&x)[kWidth]) {
   set_all(x, otherwise);
   if (vector == nullptr || channel >= walk.channels) return;
   if (kWidth == 1 || walk.planes != 0) {
-    const float one = type == kF32    ? static_cast<const float*>(vector)[channel]
-                      : type == kBF16 ? from_bf16(static_cast<const uint16_t*>(vector)[channel])
-                                      : from_f16(static_cast<const uint16_t*>(vector)[channel]);
-    return set_all(x, one);
+    return set_all(x, load_real(vector, channel, type));
   }
   if constexpr (kWidth == kPack) load_pack(vector, channel, type, x);
 }

@@ -30,50 +30,46 @@ GALLEY_DEVICE float start_of() {
 
 template <Reduction kKind>
 GALLEY_DEVICE void store_reduced(const ReduceChannelsCall& call, float value, int64_t batch, int64_t channel) {
-  store(value, call.to, batch * call.to_batch + channel * call.to_channel, call.type);
-}
-template <Reduction kKind, int kWidth>
-GALLEY_DEVICE void reduce_share(const ReduceChannelsCall& call, Type type, Reduced<kKind>* shared) {
-  const ChannelWalk& walk = call.walk;
-  const int batch = static_cast<int>(blockIdx.x) / call.blocks;
-  const ChannelShare share = channel_share(walk, kWidth, static_cast<int>(blockIdx.x) - batch * call.blocks);
-  const int64_t begin = batch * call.batch_step;
-  Reduced<kKind> own[kWidth];
-  GALLEY_UNROLL
-  for (int j = 0; j < kWidth; ++j) own[j].value = start_of<kKind>();
-  GALLEY_UNROLL_BY_4
-  for (int unit = share.begin; unit < share.end; unit += share.step) {
-    float x[kWidth];
-    load_channels(call.from, begin + place_of(walk, share.channel, unit), type, x);
-    GALLEY_UNROLL
-    for (int j = 0; j < kWidth; ++j) own[j].value = combined(own[j].value, x[j], kKind);
-  }
-  merge_share(own, walk, share, shared);
-  if (share.row != 0 || share.channel >= walk.channels) return;
-  const int64_t place = (static_cast<int64_t>(share.part) * call.batches + batch) * walk.channels + share.channel;
-  GALLEY_UNROLL
-  for (int j = 0; j < kWidth; ++j) {
-    if (j > 0 && walk.planes != 0) return;
-    if (walk.parts == 1) {
-      store_reduced<kKind>(call, own[j].value, batch, share.channel + j);
-    } else {
-      call.partial[place + j] = own[j].value;
-    }
-  }
+  store_real(value, call.to, batch * call.to_batch + channel * call.to_channel, call.type);
 }
 template <Reduction kKind>
-GALLEY_DEVICE void reduce_by_packs(const ReduceChannelsCall& call, float* shared) {
-  auto* of_kind = reinterpret_cast<Reduced<kKind>*>(shared);
-  if (call.walk.packs == 0) return reduce_share<kKind, 1>(call, call.type, of_kind);
-  if (call.type == kBF16) return reduce_share<kKind, kPack>(call, kBF16, of_kind);
-  if (call.type == kF16) return reduce_share<kKind, kPack>(call, kF16, of_kind);
-  reduce_share<kKind, kPack>(call, kF32, of_kind);
-}
+struct ReduceShare {
+  template <int kWidth, Type kType>
+  GALLEY_DEVICE static void run(const ReduceChannelsCall& call, float* floats) {
+    auto* shared = reinterpret_cast<Reduced<kKind>*>(floats);
+    const ChannelWalk& walk = call.walk;
+    const int batch = static_cast<int>(blockIdx.x) / call.blocks;
+    const ChannelShare share = channel_share(walk, kWidth, static_cast<int>(blockIdx.x) - batch * call.blocks);
+    const int64_t begin = batch * call.batch_step;
+    Reduced<kKind> own[kWidth];
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) own[j].value = start_of<kKind>();
+    const auto read = [&](int64_t place) { return read_unit<kWidth, kType>(call.from, begin + place, call.type); };
+    each_unit<4>(walk, share, read, [&](int64_t, const Unit<kWidth, kType>& unit) {
+      float x[kWidth];
+      unpack(unit, x);
+      GALLEY_UNROLL
+      for (int j = 0; j < kWidth; ++j) own[j].value = combined(own[j].value, x[j], kKind);
+    });
+    merge_share(own, walk, share, shared);
+    if (share.row != 0 || share.channel >= walk.channels) return;
+    const int64_t place = (static_cast<int64_t>(share.part) * call.batches + batch) * walk.channels + share.channel;
+    GALLEY_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      if (j > 0 && walk.planes != 0) return;
+      if (walk.parts == 1) {
+        store_reduced<kKind>(call, own[j].value, batch, share.channel + j);
+      } else {
+        call.partial[place + j] = own[j].value;
+      }
+    }
+  }
+};
 GALLEY_KERNEL(reduce_channels, (const ReduceChannelsCall call)) {
   GALLEY_SHARED(float, shared, kThreads* kPack);
-  if (call.kind == kSum) return reduce_by_packs<kSum>(call, shared);
-  if (call.kind == kMaximum) return reduce_by_packs<kMaximum>(call, shared);
-  reduce_by_packs<kMinimum>(call, shared);
+  if (call.kind == kSum) return by_packs<ReduceShare<kSum>>(call, shared);
+  if (call.kind == kMaximum) return by_packs<ReduceShare<kMaximum>>(call, shared);
+  by_packs<ReduceShare<kMinimum>>(call, shared);
 }
 
 template <Reduction kKind>
