@@ -22,7 +22,7 @@ std::vector<OpCase> embedding_cases() {
                        },
                    .expected = {3, 4, 0, 0, 6, 8}});
   // For kernels: widths that are not multiples of a vector, repeated indices, other dtypes, and enough for several threads.
-  for (int64_t width : {1, 19, 130}) {
+  for (int64_t width : {1, 19, 130, 264}) {
     cases.push_back({.name = cat("embedding_width_", width),
                      .build = [width](CaseInputs& in) { embedding(in.weight({23, width}), in.integers({5, 67}, 0, 23)); }});
     cases.push_back({.name = cat("embedding_backward_width_", width), .build = [width](CaseInputs& in) {

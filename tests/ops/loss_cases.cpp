@@ -169,9 +169,28 @@ void add_strange_and_simple_losses(std::vector<OpCase>& cases) {
 
 }  // namespace
 
+/// Rows of several packs a thread and of odd sizes, for the CUDA kernels.
+void add_long_rows(std::vector<OpCase>& cases) {
+  for (const bool smoothed : {false, true}) {
+    const auto build = [=](CaseInputs& in) {
+      CrossEntropyAttrs a;
+      a.label_smoothing = smoothed ? 0.1 : 0;
+      const Shape logits{2, 9001};
+      const Value x = in.real(logits, {.low = -3, .high = 3}), t = in.integers({2}, 0, logits[1]);
+      const Value w = smoothed ? in.fixed(in.vector(logits[1], {.low = 0.5, .high = 2})) : Value();
+      const Value loss = cross_entropy(x, t, w, a);
+      cross_entropy_backward(in.real(loss.shape()), x, t, w, a);
+    };
+    cases.push_back(
+        {.name = cat("cross_entropy_long_rows", smoothed ? "_smoothed" : ""), .build = build, .forward_only = true, .low_precision = true});
+  }
+}
+
 std::vector<OpCase> loss_cases() {
   std::vector<OpCase> cases;
-  for (const auto add : {add_losses, add_cross_entropies_by_hand, add_strange_cross_entropies, add_strange_and_simple_losses}) add(cases);
+  for (const auto add :
+       {add_losses, add_long_rows, add_cross_entropies_by_hand, add_strange_cross_entropies, add_strange_and_simple_losses})
+    add(cases);
   return cases;
 }
 

@@ -39,7 +39,7 @@ class JoinedCalls::Joined : public PreparedKernel {
   ~Joined() override { device_.memory().free(memory_, bytes_, kAlignment); }
   Joined(const Joined&) = delete;
   Joined& operator=(const Joined&) = delete;
-  void run(Stream& stream, const KernelArgs&) const override { launch_elements(stream, kernel_, call_.count * device::kThreads, call_); }
+  void run(Stream& stream, const KernelArgs&) const override { cuda_launch(stream, kernel_, call_.count, call_); }
 
  private:
   static constexpr int64_t kAlignment = 256;

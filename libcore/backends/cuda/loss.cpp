@@ -59,13 +59,23 @@ class CrossEntropy : public PreparedKernel {
     call.to = args.outputs[0];
     call.sums = static_cast<float*>(args.scratch);
     const int64_t threads = call.positions * device::kThreads;
+    const auto place_in_word = [](const void* array) { return reinterpret_cast<uintptr_t>(array) % 16; };
     if (kBackward) {
       if (call.mean != 0) launch_elements(stream, "cross_entropy_weights", device::kThreads, call);
-      launch_elements(stream, "cross_entropy_backward_positions", threads, call);
-      return;
+      if (call.inner != 1 || place_in_word(call.to) != place_in_word(call.logits))
+        return launch_elements(stream, "cross_entropy_backward_positions", threads, call);
+      // The logits of a row are read twice: few enough rows at once to stay in the second-level cache of about 50 MB.
+      const int64_t processors = static_cast<CudaDevice&>(stream.device()).facts().processors;
+      const int64_t row_bytes = call.classes * dtype_size(static_cast<DType>(call.type)) * processors;
+      const int64_t blocks = processors * std::clamp<int64_t>((int64_t{64} << 20) / row_bytes, 1, 8);
+      return cuda_launch(stream, "cross_entropy_backward_rows", std::min(blocks, call.positions), call);
     }
     if (call.each != 0) call.sums = nullptr;
-    launch_elements(stream, "cross_entropy_positions", threads, call);
+    if (call.inner == 1) {
+      cuda_launch(stream, "cross_entropy_rows", std::min<int64_t>(call.positions, 1 << 20), call);
+    } else {
+      launch_elements(stream, "cross_entropy_positions", threads, call);
+    }
     if (call.each == 0) launch_elements(stream, "cross_entropy_total", device::kThreads, call);
   }
 
@@ -75,7 +85,9 @@ class CrossEntropy : public PreparedKernel {
 
 Support supports_embedding(const KernelQuery& query) {
   if (!computes_in_float(query.in(0).dtype) || !computes_in_float(query.out(0).dtype)) return Support::no(cat("dtype ", query.in(0).dtype));
-  if (query.in(1).elements() >= int64_t{1} << 31) return Support::no("2^31 tokens or more");
+  // The blocks of embedding_ranks are fewer than 2^31; tokens that are so many would take seconds.
+  if (query.in(1).elements() >= int64_t{1} << 23 || query.out(0).shape[0] >= int64_t{1} << 31)
+    return Support::no("2^23 tokens, or 2^31 rows");
   return only_contiguous(query);
 }
 
@@ -90,20 +102,24 @@ class EmbeddingBackward : public PreparedKernel {
     call_.rows = query.out(0).shape[0];
     call_.width = query.out(0).shape[1];
   }
-  int64_t scratch_bytes() const override { return 4 * (call_.rows + 1 + 2 * call_.tokens); }
+  int64_t scratch_bytes() const override { return 4 * (2 * call_.rows + 1 + 2 * call_.tokens); }
   void run(Stream& stream, const KernelArgs& args) const override {
     device::EmbeddingCall call = call_;
     call.grad = args.inputs[0];
     call.index = args.inputs[1];
     call.to = args.outputs[0];
-    call.begins = static_cast<unsigned*>(args.scratch);
-    call.ranks = call.begins + call.rows + 1;
-    call.order = call.ranks + call.tokens;
-    stream.fill(call.begins, 0, 4 * (call.rows + 1));
-    launch_elements(stream, "embedding_ranks", call.tokens, call);
-    launch_elements(stream, "embedding_begins", device::kThreads, call);
+    call.counts = static_cast<unsigned*>(args.scratch);
+    call.ranks = call.counts + call.rows;
+    call.cursor = call.ranks + call.tokens;
+    call.begins = call.cursor + 1;
+    call.order = call.begins + call.rows;
+    stream.fill(call.counts, 0, 4 * (call.rows + call.tokens + 1));
+    const int64_t tiles = (call.tokens + device::kThreads - 1) / device::kThreads;
+    cuda_launch(stream, "embedding_ranks", tiles * (tiles + 1) / 2, call);
+    cuda_launch(stream, "embedding_begins", (call.rows + device::kThreads - 1) / device::kThreads, call);
     launch_elements(stream, "embedding_order", call.tokens, call);
-    launch_elements(stream, "embedding_rows", call.rows * device::kThreads, call);
+    const bool packs = call.width % 8 == 0 && have_packs(call.grad, call.to);
+    launch_elements(stream, packs ? "embedding_packs" : "embedding_rows", call.rows * device::kThreads, call);
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include "libcore/ops/update.h"
 
+#include <cmath>
+
 #include "libcore/backends/cuda/joined_updates.h"
 #include "libcore/backends/cuda/prepare.h"
 
@@ -44,6 +46,8 @@ class Adam : public JoinableUpdate {
     const auto& attrs = query.attrs<AdamUpdateAttrs>();
     call_.beta1 = attrs.beta1;
     call_.beta2 = attrs.beta2;
+    call_.log_beta1 = std::log(attrs.beta1);
+    call_.log_beta2 = std::log(attrs.beta2);
     call_.eps = attrs.eps;
     call_.weight_decay = attrs.weight_decay;
     call_.decoupled = attrs.decoupled;
@@ -56,7 +60,9 @@ class Adam : public JoinableUpdate {
     return call;
   }
   const char* joined_kernel() const override { return "adam_steps"; }
-  void run(Stream& stream, const KernelArgs& args) const override { launch_elements(stream, "adam_step", call_.elements, bound(args)); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    launch_elements(stream, "adam_step", packs_of(call_.elements), bound(args));
+  }
 
  private:
   device::UpdateCall call_;
@@ -78,7 +84,9 @@ class Sgd : public JoinableUpdate {
     return call;
   }
   const char* joined_kernel() const override { return "sgd_steps"; }
-  void run(Stream& stream, const KernelArgs& args) const override { launch_elements(stream, "sgd_step", call_.elements, bound(args)); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    launch_elements(stream, "sgd_step", packs_of(call_.elements), bound(args));
+  }
 
  private:
   device::UpdateCall call_;

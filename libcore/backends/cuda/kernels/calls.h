@@ -294,12 +294,12 @@ struct CrossEntropyCall {
   float smoothing;
 };
 
-/// to[row] = the sum of the rows of grad [tokens, width] whose index is `row`. Scratch: begins [rows + 1], 0 at first; ranks, order
-/// [tokens].
+/// to[row] = the sum of the rows of grad [tokens, width] whose index is `row`. Scratch: counts [rows], ranks [tokens] and cursor [1], 0 at
+/// first; begins [rows], order [tokens].
 struct EmbeddingCall {
   const void *grad, *index;
   void* to;
-  unsigned *begins, *ranks, *order;
+  unsigned *counts, *ranks, *cursor, *begins, *order;
   Type type, to_type, index_type;
   int64_t tokens, rows, width;
 };
@@ -364,6 +364,7 @@ struct UpdateCall {
   Type type, grad_type;  // type: of the parameter and its states
   int64_t elements;
   double beta1, beta2, eps, weight_decay;  // SGD: momentum, dampening
+  double log_beta1, log_beta2;
   int decoupled, nesterov;
 };
 

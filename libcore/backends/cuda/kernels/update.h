@@ -1,63 +1,126 @@
 #pragma once
-// Optimizer steps in place, an element in a thread, of one parameter or of many in one launch. Memory traffic bounds them.
+// Optimizer steps in place, a pack of elements in a thread at once, of one parameter or of many in one launch. Memory traffic bounds them:
+// they read all operands of a pack before they use the first.
 
 #include "libcore/backends/cuda/kernels/functions.h"
+#include "libcore/backends/cuda/kernels/packs.h"
 
 namespace galley::device {
 
-GALLEY_DEVICE float scaled_grad(const UpdateCall& call, int64_t i) {
-  const float grad = load<float>(call.grad, i, call.grad_type);
-  return call.grad_scale != nullptr ? grad * load<float>(call.grad_scale, 0, kF32) : grad;
-}
+/// The elements of a call that threads of a block, or of all, share.
+struct UpdateRange {
+  int64_t begin, end, thread, threads;
+};
 
-/// Kingma, Ba 2014; decoupled: Loshchilov, Hutter 2017. 1 - beta^step is computed in double: 1 - 0.999 has only four digits in float.
-GALLEY_DEVICE void adam_elements(const UpdateCall& call, int64_t first_one, int64_t end, int64_t distance) {
-  if (call.gate != nullptr && *call.gate == 0) return;
-  const float lr = load<float>(call.lr, 0, kF32), decay = static_cast<float>(call.weight_decay);
-  const double step = static_cast<double>(*call.step);
-  const float first_share = lr / static_cast<float>(1 - pow(call.beta1, step)), root = sqrt(static_cast<float>(1 - pow(call.beta2, step)));
-  const float beta1 = static_cast<float>(call.beta1), beta2 = static_cast<float>(call.beta2), eps = static_cast<float>(call.eps);
-  const float one_beta1 = static_cast<float>(1 - call.beta1), one_beta2 = static_cast<float>(1 - call.beta2);
-  for (int64_t i = first_one; i < end; i += distance) {
-    float parameter = load<float>(call.parameter, i, call.type), grad = scaled_grad(call, i);
-    if (call.decoupled != 0) {
-      parameter *= 1.0f - lr * decay;
+/// Kingma, Ba 2014; decoupled: Loshchilov, Hutter 2017. 1 - beta^step is computed by expm1: 1 - 0.999 has only four digits in float.
+struct AdamElement {
+  float decay, keep, beta1, beta2, one_beta1, one_beta2, eps, share, by_root;
+  bool decoupled;
+  GALLEY_DEVICE explicit AdamElement(const UpdateCall& call) {
+    const float lr = load_real(call.lr, 0, kF32);
+    const double step = static_cast<double>(*call.step);
+    decay = static_cast<float>(call.weight_decay);
+    keep = 1.0f - lr * decay;
+    beta1 = static_cast<float>(call.beta1);
+    beta2 = static_cast<float>(call.beta2);
+    one_beta1 = static_cast<float>(1 - call.beta1);
+    one_beta2 = static_cast<float>(1 - call.beta2);
+    eps = static_cast<float>(call.eps);
+    share = lr / -expm1(static_cast<float>(step * call.log_beta1));
+    by_root = 1.0f / sqrt(-expm1(static_cast<float>(step * call.log_beta2)));
+    decoupled = call.decoupled != 0;
+  }
+  GALLEY_DEVICE void update(float& parameter, float grad, float& first, float& second) const {
+    if (decoupled) {
+      parameter *= keep;
     } else {
       grad += decay * parameter;
     }
-    const float first = beta1 * load<float>(call.first, i, call.type) + one_beta1 * grad;
-    const float second = beta2 * load<float>(call.second, i, call.type) + one_beta2 * grad * grad;
-    store(parameter - first_share * first / (sqrt(second) / root + eps), call.parameter, i, call.type);
-    store(first, call.first, i, call.type);
-    store(second, call.second, i, call.type);
+    first = beta1 * first + one_beta1 * grad;
+    second = beta2 * second + one_beta2 * grad * grad;
+    parameter -= share * first / (sqrt(second) * by_root + eps);
   }
-}
+};
 
 /// torch.optim.SGD: beta1 is the momentum, beta2 the dampening.
-GALLEY_DEVICE void sgd_elements(const UpdateCall& call, int64_t first_one, int64_t end, int64_t distance) {
-  if (call.gate != nullptr && *call.gate == 0) return;
-  const float lr = load<float>(call.lr, 0, kF32), decay = static_cast<float>(call.weight_decay);
-  const float momentum = static_cast<float>(call.beta1), share = static_cast<float>(1 - call.beta2);
-  for (int64_t i = first_one; i < end; i += distance) {
-    const float parameter = load<float>(call.parameter, i, call.type);
-    float grad = scaled_grad(call, i) + decay * parameter;
-    if (call.first != nullptr) {
-      const float buffer = *call.step == 1 ? grad : momentum * load<float>(call.first, i, call.type) + share * grad;
-      store(buffer, call.first, i, call.type);
-      grad = call.nesterov != 0 ? grad + momentum * buffer : buffer;
+struct SgdElement {
+  float lr, decay, momentum, share;
+  bool first_step, nesterov, buffers;
+  GALLEY_DEVICE explicit SgdElement(const UpdateCall& call) {
+    lr = load_real(call.lr, 0, kF32);
+    decay = static_cast<float>(call.weight_decay);
+    momentum = static_cast<float>(call.beta1);
+    share = static_cast<float>(1 - call.beta2);
+    buffers = call.first != nullptr;
+    first_step = buffers && *call.step == 1;
+    nesterov = call.nesterov != 0;
+  }
+  GALLEY_DEVICE void update(float& parameter, float grad, float& buffer, float&) const {
+    grad += decay * parameter;
+    if (buffers) {
+      buffer = first_step ? grad : momentum * buffer + share * grad;
+      grad = nesterov ? grad + momentum * buffer : buffer;
     }
-    store(parameter - lr * grad, call.parameter, i, call.type);
+    parameter -= lr * grad;
+  }
+};
+
+/// States that are null are neither read nor written.
+template <class E, Type kType, Type kGrad>
+GALLEY_DEVICE void update_packs(const UpdateCall& call, const E& element, float scale, const UpdateRange& range, int64_t end) {
+  for (int64_t i = range.begin + range.thread * kPack; i < end; i += range.threads * kPack) {
+    const Packed<kGrad> of_grad = read_pack<kGrad>(call.grad, i);
+    const Packed<kType> of_parameter = read_pack<kType>(call.parameter, i);
+    Packed<kType> of_first = {}, of_second = {};
+    if (call.first != nullptr) of_first = read_pack<kType>(call.first, i);
+    if (call.second != nullptr) of_second = read_pack<kType>(call.second, i);
+    float grad[kPack], parameter[kPack], first[kPack], second[kPack];
+    unpack(of_grad, grad);
+    unpack(of_parameter, parameter);
+    unpack(of_first, first);
+    unpack(of_second, second);
+    GALLEY_UNROLL
+    for (int j = 0; j < kPack; ++j) element.update(parameter[j], grad[j] * scale, first[j], second[j]);
+    write_pack(packed<kType>(parameter), call.parameter, i);
+    if (call.first != nullptr) write_pack(packed<kType>(first), call.first, i);
+    if (call.second != nullptr) write_pack(packed<kType>(second), call.second, i);
   }
 }
 
-/// Parts of many parameters.
-template <class F>
-GALLEY_DEVICE void each_update_part(const UpdatesCall& all, const F& elements) {
-  for (int64_t p = blockIdx.x; p < all.count; p += gridDim.x) {
-    const UpdatePart part = all.parts[p];
-    const UpdateCall call = all.calls[part.call];
-    elements(call, part.begin + threadIdx.x, part.begin + kUpdatePart < call.elements ? part.begin + kUpdatePart : call.elements);
+template <class E>
+GALLEY_DEVICE void update_elements(const UpdateCall& call, const UpdateRange& range) {
+  if (call.gate != nullptr && *call.gate == 0) return;
+  const E element(call);
+  const float scale = call.grad_scale != nullptr ? load_real(call.grad_scale, 0, kF32) : 1.0f;
+  const bool packs = has_packs(call.parameter) && has_packs(call.grad) && has_packs(call.first) && has_packs(call.second);
+  const int64_t whole = packs ? range.begin + (range.end - range.begin) / kPack * kPack : range.begin;
+  if (whole > range.begin) {
+    with_type(call.type, [&]<Type kType>() {
+      with_type(call.grad_type, [&]<Type kGrad>() { update_packs<E, kType, kGrad>(call, element, scale, range, whole); });
+    });
   }
+  for (int64_t i = whole + range.thread; i < range.end; i += range.threads) {
+    float parameter = load_real(call.parameter, i, call.type), first = 0, second = 0;
+    if (call.first != nullptr) first = load_real(call.first, i, call.type);
+    if (call.second != nullptr) second = load_real(call.second, i, call.type);
+    element.update(parameter, load_real(call.grad, i, call.grad_type) * scale, first, second);
+    store_real(parameter, call.parameter, i, call.type);
+    if (call.first != nullptr) store_real(first, call.first, i, call.type);
+    if (call.second != nullptr) store_real(second, call.second, i, call.type);
+  }
+}
+
+template <class E>
+GALLEY_DEVICE void update_one(const UpdateCall& call) {
+  update_elements<E>(call, {0, call.elements, first_element(), all_threads()});
+}
+/// A block has a part of a parameter, in multiples of packs.
+template <class E>
+GALLEY_DEVICE void update_part(const UpdatesCall& all) {
+  const UpdatePart part = all.parts[blockIdx.x];
+  const UpdateCall call = all.calls[part.call];
+  const int64_t end = part.begin + kUpdatePart < call.elements ? part.begin + kUpdatePart : call.elements;
+  update_elements<E>(call, {part.begin, end, static_cast<int64_t>(threadIdx.x), kThreads});
 }
 
 GALLEY_KERNEL(finite_gate_value, (const FiniteGateCall call)) {
@@ -67,13 +130,9 @@ GALLEY_KERNEL(finite_gate_value, (const FiniteGateCall call)) {
   *call.stopped_to = stopped ? 1 : 0;
   *call.gate = stopped ? 0 : 1;
 }
-GALLEY_KERNEL(adam_step, (const UpdateCall call)) { adam_elements(call, first_element(), call.elements, all_threads()); }
-GALLEY_KERNEL(sgd_step, (const UpdateCall call)) { sgd_elements(call, first_element(), call.elements, all_threads()); }
-GALLEY_KERNEL(adam_steps, (const UpdatesCall all)) {
-  each_update_part(all, [](const UpdateCall& call, int64_t first, int64_t end) { adam_elements(call, first, end, kThreads); });
-}
-GALLEY_KERNEL(sgd_steps, (const UpdatesCall all)) {
-  each_update_part(all, [](const UpdateCall& call, int64_t first, int64_t end) { sgd_elements(call, first, end, kThreads); });
-}
+GALLEY_KERNEL(adam_step, (const UpdateCall call)) { update_one<AdamElement>(call); }
+GALLEY_KERNEL(sgd_step, (const UpdateCall call)) { update_one<SgdElement>(call); }
+GALLEY_KERNEL(adam_steps, (const UpdatesCall all)) { update_part<AdamElement>(all); }
+GALLEY_KERNEL(sgd_steps, (const UpdatesCall all)) { update_part<SgdElement>(all); }
 
 }  // namespace galley::device
