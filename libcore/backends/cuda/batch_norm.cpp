@@ -58,6 +58,11 @@ class BatchNorm : public PreparedKernel {
     const int64_t blocks = elements_ == 0 ? 0 : blocks_of(call.walk);
     cuda_launch(stream, kBackward ? "batch_norm_backward_parts" : "batch_norm_parts", blocks_of(call.walk), call);
     cuda_launch(stream, kBackward ? "batch_norm_backward_sums" : "batch_norm_statistics", merging_blocks(view_.channels), call);
+    if (call.dresidual != nullptr) {  // which is what reaches the input of the activation
+      call.grad = call.dresidual;
+      call.mask = nullptr;
+      call.activation = 0;
+    }
     cuda_launch(stream, kBackward ? "batch_norm_backward_values" : "batch_norm_values", blocks, call);
   }
 

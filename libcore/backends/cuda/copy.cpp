@@ -285,8 +285,8 @@ class Cast : public PreparedKernel {
     call.from = args.inputs[0];
     call.to = args.outputs[0];
     if (packs_ && have_packs(call.from, call.to)) {
-      const int64_t packs = call.elements / device::kPack, done = packs * device::kPack;
-      launch_elements(stream, "cast_packs", packs, call);
+      const int64_t quads = call.elements / 4, done = quads * 4;
+      launch_elements(stream, "cast_quads", quads, call);
       call.from = static_cast<const std::byte*>(call.from) + done * from_bytes_;
       call.to = static_cast<std::byte*>(call.to) + done * to_bytes_;
       call.elements -= done;

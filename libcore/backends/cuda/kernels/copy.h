@@ -107,18 +107,62 @@ GALLEY_KERNEL(cast_elements, (const CastCall call)) {
   }
 }
 
-/// Between f32, bf16 and f16.
-GALLEY_KERNEL(cast_packs, (const CastCall call)) {
-  const int64_t packs = call.elements / kPack;
-  for (int64_t p = first_element(); p < packs; p += all_threads()) {
-    float x[kPack];
-    load_pack(call.from, p * kPack, call.from_type, x);
-    if (call.rounded == kBF16 || call.rounded == kF16) {
-      GALLEY_UNROLL
-      for (int j = 0; j < kPack; ++j) x[j] = call.rounded == kBF16 ? from_bf16(to_bf16(x[j])) : from_f16(to_f16(x[j]));
+/// Four elements beside each other as they are in memory, so that a warp reads and writes whole lines also of f32.
+template <Type kType>
+struct alignas(kType == kF32 ? 16 : 8) Quad {
+  uint32_t bits[kType == kF32 ? 4 : 2];
+  GALLEY_DEVICE float at(int j) const {
+    Bits value;
+    if constexpr (kType == kF32) {
+      value.bits = bits[j];
+      return value.number;
     }
-    store_pack(x, call.to, p * kPack, call.to_type);
+    const uint16_t half = static_cast<uint16_t>(bits[j / 2 % 2] >> (j % 2 * 16));
+    return kType == kBF16 ? from_bf16(half) : from_f16(half);
   }
+  GALLEY_DEVICE void set(const float (&x)[4]) {
+    GALLEY_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      Bits value;
+      value.number = x[j];
+      if constexpr (kType == kF32) bits[j] = value.bits;
+      if constexpr (kType != kF32)
+        if (j % 2 == 0) bits[j / 2] = kType == kBF16 ? to_bf16_pair(x[j], x[j + 1]) : to_f16_pair(x[j], x[j + 1]);
+    }
+  }
+};
+template <Type kFrom, Type kTo>
+GALLEY_DEVICE void cast_quads_of(const CastCall& call) {
+  constexpr int kAtOnce = 4;
+  const int64_t quads = call.elements / 4, step = all_threads();
+  const auto* from = static_cast<const Quad<kFrom>*>(call.from);
+  auto* to = static_cast<Quad<kTo>*>(call.to);
+  for (int64_t q = first_element(); q < quads; q += kAtOnce * step) {
+    Quad<kFrom> read[kAtOnce];
+    GALLEY_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (q + u * step < quads) read[u] = from[q + u * step];
+    }
+    GALLEY_KEEP_ORDER();
+    GALLEY_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (q + u * step >= quads) continue;
+      float x[4];
+      GALLEY_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        x[j] = read[u].at(j);
+        if (call.rounded == kBF16) x[j] = from_bf16(to_bf16(x[j]));
+        if (call.rounded == kF16) x[j] = from_f16(to_f16(x[j]));
+      }
+      Quad<kTo> written;
+      written.set(x);
+      to[q + u * step] = written;
+    }
+  }
+}
+/// Between f32, bf16 and f16.
+GALLEY_KERNEL(cast_quads, (const CastCall call)) {
+  with_type(call.from_type, [&]<Type kFrom>() { with_type(call.to_type, [&]<Type kTo>() { cast_quads_of<kFrom, kTo>(call); }); });
 }
 
 /// to[o, p, i] = from[o, index[o, p, i], i]. An index outside gives 0.

@@ -56,30 +56,44 @@ GALLEY_DEVICE int image_of(const PoolCell& cell, const int64_t* steps) {
 }
 GALLEY_DEVICE int pixel_of(int row, int column, const int64_t* steps) { return row * size_of(steps[2]) + column * size_of(steps[3]); }
 
+/// Elements as they are in memory; single ones may be integers.
+template <int kWidth, Type kType>
+GALLEY_DEVICE Unit<kWidth, kType> read_pixel(const void* array, int64_t i, Type type) {
+  if constexpr (kWidth == 1) return {load<float>(array, i, type)};
+  if constexpr (kWidth == kPack) return read_unit<kWidth, kType>(array, i, type);
+}
+
 struct alignas(8) IndexWord {
   uint32_t bits[2];
 };
-/// Indices in u8 or i32.
-template <int kWidth>
-GALLEY_DEVICE void load_indices(const void* array, int64_t i, Type type, int (&index)[kWidth]) {
+/// Indices as they are in memory, packs in u8 (kShort) or i32.
+template <int kWidth, bool kShort>
+struct Indices {
+  uint32_t bits[kWidth == 1 ? 1 : kShort ? 2 : kPack];
+  GALLEY_DEVICE int at(int j) const { return static_cast<int>(kWidth == kPack && kShort ? bits[j / 4] >> (j % 4 * 8) & 0xffu : bits[j]); }
+};
+template <int kWidth, bool kShort>
+GALLEY_DEVICE Indices<kWidth, kShort> read_indices(const void* array, int64_t i, Type type) {
+  Indices<kWidth, kShort> indices;
   if constexpr (kWidth == 1) {
-    index[0] = load<int>(array, i, type);
-  } else if (type == kU8) {
+    indices.bits[0] = static_cast<uint32_t>(load<int>(array, i, type));
+  } else if constexpr (kShort) {
     const IndexWord word = *reinterpret_cast<const IndexWord*>(static_cast<const uint8_t*>(array) + i);
-    GALLEY_UNROLL
-    for (int j = 0; j < kWidth; ++j) index[j] = static_cast<int>(word.bits[j / 4] >> (j % 4 * 8) & 0xffu);
+    indices.bits[0] = word.bits[0];
+    indices.bits[1] = word.bits[1];
   } else {
     const Word* words = reinterpret_cast<const Word*>(static_cast<const int32_t*>(array) + i);
     const Word first = words[0], second = words[1];
     GALLEY_UNROLL
-    for (int j = 0; j < kWidth; ++j) index[j] = static_cast<int>(j < 4 ? first.bits[j % 4] : second.bits[j % 4]);
+    for (int j = 0; j < kWidth; ++j) indices.bits[j] = j < 4 ? first.bits[j % 4] : second.bits[j % 4];
   }
+  return indices;
 }
-template <int kWidth>
-GALLEY_DEVICE void store_indices(const int (&index)[kWidth], void* array, int64_t i, Type type) {
+template <int kWidth, bool kShort>
+GALLEY_DEVICE void write_indices(const int (&index)[kWidth], void* array, int64_t i, Type type) {
   if constexpr (kWidth == 1) {
     store(index[0], array, i, type);
-  } else if (type == kU8) {
+  } else if constexpr (kShort) {
     IndexWord word{{0, 0}};
     GALLEY_UNROLL
     for (int j = 0; j < kWidth; ++j) word.bits[j / 4] |= static_cast<uint32_t>(index[j]) << (j % 4 * 8);
@@ -97,18 +111,26 @@ GALLEY_DEVICE void store_indices(const int (&index)[kWidth], void* array, int64_
   }
 }
 
-/// Calls F::run<kWidth>(call, type) with a type that the compiler knows for packs.
+/// Calls F::run<width, type, kShort>(call).
+template <class F, bool kShort>
+GALLEY_DEVICE void pool_by_type(const PoolCall& call) {
+  if (call.type == kBF16) return F::template run<kPack, kBF16, kShort>(call);
+  if (call.type == kF16) return F::template run<kPack, kF16, kShort>(call);
+  F::template run<kPack, kF32, kShort>(call);
+}
+/// The same for pools with indices; kShort: in u8.
 template <class F>
-GALLEY_DEVICE void pool_by_packs(const PoolCall& call) {
-  if (call.packs == 0) return F::template run<1>(call, call.type);
-  if (call.type == kBF16) return F::template run<kPack>(call, kBF16);
-  if (call.type == kF16) return F::template run<kPack>(call, kF16);
-  F::template run<kPack>(call, kF32);
+GALLEY_DEVICE void pool_by_indices(const PoolCall& call) {
+  if (call.packs == 0) return F::template run<1, kF32, false>(call);
+  if (call.index_type == kU8) return pool_by_type<F, true>(call);
+  pool_by_type<F, false>(call);
 }
 
+inline constexpr int kTapsAtOnce = 3;  // that a thread reads before it uses one
+
 struct MaxPoolCells {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+  template <int kWidth, Type kType, bool kShort>
+  GALLEY_DEVICE static void run(const PoolCall& call) {
     const bool adaptive = is_adaptive(call);
     const int row_step = adaptive ? 1 : size_of(call.dilation[0]), column_step = adaptive ? 1 : size_of(call.dilation[1]);
     for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
@@ -134,31 +156,46 @@ struct MaxPoolCells {
       bool any = false;
       for (int kh = 0, h = top; kh < high; ++kh, h += row_step) {
         if (h < 0 || h >= size_of(call.x_size[0])) continue;
-        for (int kw = 0, w = left; kw < wide; ++kw, w += column_step) {
-          if (w < 0 || w >= size_of(call.x_size[1])) continue;
-          const int number = adaptive ? h * size_of(call.x_size[1]) + w : kh * wide + kw;
-          float value[kWidth];
-          load_channels(call.x, x + pixel_of(h, w, call.x_steps), type, value);
+        for (int first = 0; first < wide; first += kTapsAtOnce) {
+          Unit<kWidth, kType> units[kTapsAtOnce];
+          bool inside[kTapsAtOnce];
           GALLEY_UNROLL
-          for (int j = 0; j < kWidth; ++j) {
-            const bool better = !any || value[j] > best[j] || (value[j] != value[j] && best[j] == best[j]);
-            best[j] = better ? value[j] : best[j];
-            place[j] = better ? number : place[j];
+          for (int t = 0; t < kTapsAtOnce; ++t) {
+            const int w = left + (first + t) * column_step;
+            inside[t] = first + t < wide && w >= 0 && w < size_of(call.x_size[1]);
+            if (inside[t]) units[t] = read_pixel<kWidth, kType>(call.x, x + pixel_of(h, w, call.x_steps), call.type);
           }
-          any = true;
+          GALLEY_KEEP_ORDER();
+          GALLEY_UNROLL
+          for (int t = 0; t < kTapsAtOnce; ++t) {
+            if (!inside[t]) continue;
+            float value[kWidth];
+            unpack(units[t], value);
+            const int number = adaptive ? h * size_of(call.x_size[1]) + left + first + t : kh * wide + first + t;
+            GALLEY_UNROLL
+            for (int j = 0; j < kWidth; ++j) {
+              const bool better = !any || value[j] > best[j] || (value[j] != value[j] && best[j] == best[j]);
+              best[j] = better ? value[j] : best[j];
+              place[j] = better ? number : place[j];
+            }
+            any = true;
+          }
         }
       }
-      store_channels(best, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
-      store_indices(place, call.index, image_of(cell, call.index_steps) + pixel_of(cell.row, cell.column, call.index_steps),
-                    call.index_type);
+      store_channels(best, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), call.type);
+      write_indices<kWidth, kShort>(place, call.index, image_of(cell, call.index_steps) + pixel_of(cell.row, cell.column, call.index_steps),
+                                    call.index_type);
     }
   }
 };
-GALLEY_KERNEL(max_pool, (const PoolCall call)) { pool_by_packs<MaxPoolCells>(call); }
+GALLEY_KERNEL_OF(3, max_pool, (const PoolCall call)) { pool_by_indices<MaxPoolCells>(call); }
 
 struct MaxPoolBackwardCells {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+  template <int kWidth, Type kType, bool kShort>
+  GALLEY_DEVICE static void run(const PoolCall& call) {
+    constexpr int kAtOnce = kWidth == 1 || (kShort && kType != kF32) ? 4
+                            : kShort                                 ? 2
+                                                                     : 1;  // windows that a thread reads before it uses one
     const bool adaptive = is_adaptive(call);
     const int row_step = size_of(call.dilation[0]), column_step = size_of(call.dilation[1]);
     const int high = (size_of(call.kernel[0]) - 1) * row_step + 1, wide = (size_of(call.kernel[1]) - 1) * column_step + 1;
@@ -168,37 +205,54 @@ struct MaxPoolBackwardCells {
       const Range rows = windows_over(call, 0, cell.row, high), columns = windows_over(call, 1, cell.column, wide);
       float sum[kWidth];
       set_all(sum, 0);
-      for (int h = rows.begin; h < rows.end; ++h) {
-        int kh = cell.row + size_of(call.padding[0]) - h * size_of(call.stride[0]);
-        if (!adaptive && row_step > 1) {
-          if (kh % row_step != 0) continue;
-          kh /= row_step;
-        }
-        for (int w = columns.begin; w < columns.end; ++w) {
-          int kw = cell.column + size_of(call.padding[1]) - w * size_of(call.stride[1]);
-          if (!adaptive && column_step > 1) {
-            if (kw % column_step != 0) continue;
-            kw /= column_step;
+      const auto tap_of = [&](int axis, int pixel, int window, int step) {  // -1: between taps
+        const int tap = pixel + size_of(call.padding[axis]) - window * size_of(call.stride[axis]);
+        return adaptive || step == 1 ? tap : tap % step == 0 ? tap / step : -1;
+      };
+      int h = rows.begin, w = columns.begin;
+      while (h < rows.end && w < columns.end) {
+        Indices<kWidth, kShort> index[kAtOnce];
+        Unit<kWidth, kType> units[kAtOnce];
+        int own[kAtOnce];
+        GALLEY_UNROLL
+        for (int u = 0; u < kAtOnce; ++u) {
+          own[u] = -1;
+          if (h >= rows.end) continue;
+          const int kh = tap_of(0, cell.row, h, row_step), kw = tap_of(1, cell.column, w, column_step);
+          if (adaptive) {
+            own[u] = cell.row * size_of(call.x_size[1]) + cell.column;
+          } else if (kh >= 0 && kw >= 0) {
+            own[u] = kh * size_of(call.kernel[1]) + kw;
           }
-          const int own = adaptive ? cell.row * size_of(call.x_size[1]) + cell.column : kh * size_of(call.kernel[1]) + kw;
-          int index[kWidth];
+          if (own[u] >= 0) {
+            index[u] = read_indices<kWidth, kShort>(call.index, indices + pixel_of(h, w, call.index_steps), call.index_type);
+            units[u] = read_pixel<kWidth, kType>(call.x, grad + pixel_of(h, w, call.x_steps), call.type);
+          }
+          if (++w == columns.end) {
+            w = columns.begin;
+            ++h;
+          }
+        }
+        GALLEY_KEEP_ORDER();
+        GALLEY_UNROLL
+        for (int u = 0; u < kAtOnce; ++u) {
+          if (own[u] < 0) continue;
           float value[kWidth];
-          load_indices(call.index, indices + pixel_of(h, w, call.index_steps), call.index_type, index);
-          load_channels(call.x, grad + pixel_of(h, w, call.x_steps), type, value);
+          unpack(units[u], value);
           GALLEY_UNROLL
-          for (int j = 0; j < kWidth; ++j) sum[j] += index[j] == own ? value[j] : 0.0f;
+          for (int j = 0; j < kWidth; ++j) sum[j] += index[u].at(j) == own[u] ? value[j] : 0.0f;
         }
       }
-      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
+      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), call.type);
     }
   }
 };
 /// dx (call.y, of the sizes x_size) from dy (call.x, of the sizes y_size) and the index of each window.
-GALLEY_KERNEL_OF(4, max_pool_backward, (const PoolCall call)) { pool_by_packs<MaxPoolBackwardCells>(call); }
+GALLEY_KERNEL_OF(3, max_pool_backward, (const PoolCall call)) { pool_by_indices<MaxPoolBackwardCells>(call); }
 
 struct AveragePoolCells {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+  template <int kWidth, Type kType, bool kShort>
+  GALLEY_DEVICE static void run(const PoolCall& call) {
     for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
       const PoolCell cell = pool_cell(call, static_cast<uint32_t>(i), kWidth);
       const int x = image_of(cell, call.x_steps);
@@ -209,7 +263,7 @@ struct AveragePoolCells {
         GALLEY_UNROLL_BY_4
         for (int w = columns.begin; w < columns.end; ++w) {
           float value[kWidth];
-          load_channels(call.x, x + pixel_of(h, w, call.x_steps), type, value);
+          load_channels(call.x, x + pixel_of(h, w, call.x_steps), call.type, value);
           GALLEY_UNROLL
           for (int j = 0; j < kWidth; ++j) sum[j] += value[j];
         }
@@ -217,15 +271,18 @@ struct AveragePoolCells {
       const float divisor = divisor_of(call, rows, columns);
       GALLEY_UNROLL
       for (int j = 0; j < kWidth; ++j) sum[j] /= divisor;
-      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
+      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), call.type);
     }
   }
 };
-GALLEY_KERNEL(average_pool, (const PoolCall call)) { pool_by_packs<AveragePoolCells>(call); }
+GALLEY_KERNEL_OF(4, average_pool, (const PoolCall call)) {
+  if (call.packs == 0) return AveragePoolCells::run<1, kF32, false>(call);
+  pool_by_type<AveragePoolCells, false>(call);
+}
 
 struct AveragePoolBackwardCells {
-  template <int kWidth>
-  GALLEY_DEVICE static void run(const PoolCall& call, Type type) {
+  template <int kWidth, Type kType, bool kShort>
+  GALLEY_DEVICE static void run(const PoolCall& call) {
     const int high = size_of(call.kernel[0]), wide = size_of(call.kernel[1]);
     for (int64_t i = first_element(); i < call.cells; i += all_threads()) {
       const PoolCell cell = pool_cell(call, static_cast<uint32_t>(i), kWidth);
@@ -238,16 +295,19 @@ struct AveragePoolBackwardCells {
         for (int w = over_columns.begin; w < over_columns.end; ++w) {
           const float divisor = divisor_of(call, rows, window_of(call, 1, w));
           float value[kWidth];
-          load_channels(call.x, grad + pixel_of(h, w, call.x_steps), type, value);
+          load_channels(call.x, grad + pixel_of(h, w, call.x_steps), call.type, value);
           GALLEY_UNROLL
           for (int j = 0; j < kWidth; ++j) sum[j] += value[j] / divisor;
         }
       }
-      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), type);
+      store_channels(sum, call.y, image_of(cell, call.y_steps) + pixel_of(cell.row, cell.column, call.y_steps), call.type);
     }
   }
 };
 /// dx (call.y, of the sizes x_size) from dy (call.x, of the sizes y_size).
-GALLEY_KERNEL(average_pool_backward, (const PoolCall call)) { pool_by_packs<AveragePoolBackwardCells>(call); }
+GALLEY_KERNEL(average_pool_backward, (const PoolCall call)) {
+  if (call.packs == 0) return AveragePoolBackwardCells::run<1, kF32, false>(call);
+  pool_by_type<AveragePoolBackwardCells, false>(call);
+}
 
 }  // namespace galley::device
