@@ -67,6 +67,7 @@ class CudaBackend : public Backend {
             cuda_sampling(),
             cuda_select(),
             cuda_rows(),
+            cuda_layer_norms(),
             cuda_attention(),
             cuda_cached_attention(),
             cuda_update(),

@@ -266,8 +266,8 @@ struct SquaresCall {
 };
 
 inline constexpr int kRowPacks = 2;  // a thread of layer_norm_packs has so many packs at most
-/// Layer norm of rows of `size` elements. gamma, beta: null: 1, 0. Backward: grad is read, y is dx; `partial`: scratch [parts, 2 size].
-/// warps: of a row, in kernels of packs.
+/// Layer norm of rows of `size` elements; mean: null: root mean square norm. gamma, beta: null: 1, 0; offset: added to gamma. Backward:
+/// grad is read, y is dx; `partial`: scratch [parts, 2 size]; dbeta: or null. warps: of a row, in kernels of packs.
 struct LayerNormCall {
   const void *x, *gamma, *beta, *grad;
   void *y, *mean, *rstd, *dgamma, *dbeta;
@@ -275,7 +275,7 @@ struct LayerNormCall {
   Type type, vector_type, statistics_type;
   int warps;
   int64_t rows, size, parts;
-  float eps;
+  float eps, offset;
 };
 
 /// Batch norm of [N, C, ...]: element i of channel c is at c * channel_step + the place of i along the other dimensions.
