@@ -4,12 +4,15 @@
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/backends/mixed_loss.h"
 #include "libcore/backends/weight_only.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/assign_precision.h"
+#include "libcore/passes/differentiate.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
 #include "tests/support/graphs.h"
@@ -276,6 +279,31 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   EXPECT_EQ(count(changed, "linear"), 2);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+// Where nothing else reads the gradient in f32, it is made in the dtype of the logits; casts that nothing reads go.
+TEST(MixedLosses, ReadLogitsBeforeTheirCast) {
+  for (const bool read : {false, true}) {
+    Graph graph;
+    const Value x = graph.add_input("x", f32({4, 6}), ValueRole::kInput);
+    const Value logits = cast(affine(cast(x, DType::kBF16), 2), DType::kF32);
+    const Value t = graph.add_input("label", {.dtype = DType::kI64, .shape = {4}}, ValueRole::kInput);
+    const Value loss = cross_entropy(logits, t);
+    graph.add_output("loss", loss);
+    graph.add_output("dx", differentiate(graph, loss.id(), std::vector<ValueId>{x.id()}).at(x.id()));
+    for (const Node& node : graph.nodes())
+      if (read && node.is("cross_entropy_backward")) graph.add_output("gradient", node.outputs[0]);
+    Graph changed = graph;
+    EXPECT_TRUE(use_mixed_losses(changed, kNoKernel).done.empty());
+    EXPECT_EQ(print(changed), print(graph));
+    EXPECT_EQ(use_mixed_losses(changed, kAnyKernel).done.size(), read ? 1u : 2u);
+    verify(changed);
+    EXPECT_EQ(count(changed, "mixed_cross_entropy"), 1);
+    EXPECT_EQ(count(changed, "mixed_cross_entropy_backward"), read ? 0 : 1);
+    EXPECT_EQ(count(changed, "cast"), count(graph, "cast") - (read ? 0 : 2));
+    const auto feeds = feeds_for(graph);
+    expect_same(results(changed, feeds), results(graph, feeds));
+  }
 }
 
 TEST(CpuRewrites, ActivationsAreRoundedForTheTypesOfWeightsThatAreAsked) {

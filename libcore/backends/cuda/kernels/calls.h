@@ -237,8 +237,8 @@ struct CrossEntropyCall {
   const void *logits, *target, *weight, *grad;  // weight: null: 1
   void* to;
   float* sums;
-  Type type, target_type, weight_type;
-  int mean, each;  // divides by the sum of the targets' weights; grad has an element for each position
+  Type type, target_type, weight_type, loss_type;  // loss_type: of the loss, or of grad
+  int mean, each;                                  // divides by the sum of the targets' weights; grad has an element for each position
   int64_t positions, classes, inner, ignored;
   float smoothing;
 };
