@@ -7,6 +7,8 @@
 #include "libcore/backends/cuda/nccl_ranks.h"
 #include "libcore/backends/cuda/step_graph.h"
 #include "libcore/backends/cuda/table.h"
+#include "libcore/backends/half_gradients.h"
+#include "libcore/backends/joined_norms.h"
 #include "libcore/backends/mixed_loss.h"
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
@@ -40,6 +42,8 @@ class CudaBackend : public Backend {
     if (stage == Stage::kBeforeLayout) {
       report.add(use_stored_weights(graph, *this, false, false));
       report.add(use_mixed_losses(graph, *this));
+      report.add(use_half_gradients(graph, *this));
+      report.add(join_norms(graph, *this, kGroupBytes));
     }
     if (stage != Stage::kAfterLayout) return;
     if (options().chains) report.add(fuse_chains(graph, *this));
