@@ -12,7 +12,11 @@ constexpr std::string_view kNoUpdateGradient = "it updates state, and optimizer 
 /// is the next input.
 void check_step(const OpContext& c, int scale) {
   check_floating(c.in(0), "param");
-  check_like(c.in(1), "grad", c.in(0), "param");
+  // Back ends may read the gradient of an f32 parameter in the dtype in which a product made it.
+  const DType dtype = c.in(1).dtype;
+  TensorType grad = c.in(1);
+  if (c.in(0).dtype == DType::kF32 && (dtype == DType::kBF16 || dtype == DType::kF16)) grad.dtype = DType::kF32;
+  check_like(grad, "grad", c.in(0), "param");
   check_scalar(c.in(2), "lr", DType::kF32);
   check_scalar(c.in(3), "step", DType::kI64);
   if (c.has(scale)) check_scalar(c.in(scale), "grad_scale", DType::kF32);

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "libcore/backends/mixed_loss.h"
 #include "libcore/ops/loss.h"
 #include "tests/ops/harness.h"
 
@@ -186,10 +187,42 @@ void add_long_rows(std::vector<OpCase>& cases) {
   }
 }
 
+/// Of logits in bf16, with a loss and class weights in f32.
+void add_mixed_cross_entropies(std::vector<OpCase>& cases) {
+  ensure_mixed_loss_operators();
+  for (const Shape& logits : {Shape{11, 301}, Shape{2, 5, 7}}) {
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kNone}) {
+      for (const bool backward : {false, true}) {
+        const auto build = [=](CaseInputs& in) {
+          CrossEntropyAttrs a;
+          a.label_smoothing = 0.1;
+          a.reduction = reduction;
+          Shape target{logits[0]};
+          if (logits.rank() > 2) target.push_back(logits[2]);
+          std::vector<double> values;  // of bf16
+          for (int64_t i = 0; i < logits.elements(); ++i) values.push_back(static_cast<double>(i * 37 % 97 - 48) / 16);
+          const Value x = in.values(logits, values, DType::kBF16), t = in.integers(target, 0, logits[1]);
+          const Value w = in.f32({logits[1]}, {.low = 0.5, .high = 2});
+          if (!backward) {
+            mixed_cross_entropy(x, t, w, a);
+          } else {
+            mixed_cross_entropy_backward(in.f32(reduction == Reduction::kNone ? target : Shape{}), x, t, w, a);
+          }
+        };
+        cases.push_back({.name = cat("mixed_cross_entropy_", logits.rank(), backward ? "_backward" : "",
+                                     reduction == Reduction::kNone ? "_none" : "_mean"),
+                         .build = build,
+                         .kernel_tolerance = backward ? 4e-3 : 2e-5,
+                         .forward_only = true});
+      }
+    }
+  }
+}
+
 std::vector<OpCase> loss_cases() {
   std::vector<OpCase> cases;
-  for (const auto add :
-       {add_losses, add_long_rows, add_cross_entropies_by_hand, add_strange_cross_entropies, add_strange_and_simple_losses})
+  for (const auto add : {add_losses, add_long_rows, add_mixed_cross_entropies, add_cross_entropies_by_hand, add_strange_cross_entropies,
+                         add_strange_and_simple_losses})
     add(cases);
   return cases;
 }

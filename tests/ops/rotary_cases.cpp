@@ -121,6 +121,7 @@ void add_rms_norm(std::vector<OpCase>& cases) {
                                          {"vector", {11}},
                                          {"vectors_and_a_half", {3, 2, 41}},
                                          {"blocks", {130, 300}, true, true},
+                                         {"packs", {7, 264}, true, false, 1},
                                          {"nothing", {0, 4}}}) {
     cases.push_back({.name = "rms_norm_" + n.name,
                      .build =

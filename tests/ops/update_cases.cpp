@@ -85,6 +85,20 @@ void add_adam_and_rmsprop(std::vector<OpCase>& cases) {
                      }});
   }
 
+  // As back ends rewrite it: a gradient in the dtype of a product.
+  for (const DType half : {DType::kBF16, DType::kF16}) {
+    cases.push_back({.name = cat("adam_gradient_", half),
+                     .build =
+                         [=](CaseInputs& in) {
+                           std::vector<double> values;
+                           for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(i * 37 % 97 - 48) / 16);
+                           const Value parameter = in.f32(shape), grad = in.values(shape, values, half);
+                           adam_update(parameter, grad, in.scalar(0.01), step(in, 7), in.f32(shape), in.f32(shape, square), {},
+                                       AdamUpdateAttrs());
+                         },
+                     .forward_only = true});
+  }
+
   // square = 0.75 * 4 + 0.25 * 16 = 7, root with eps inside: sqrt(7 + 2) = 3; param 2 - 0.75 * 4 / 3
   cases.push_back({.name = "rmsprop_tf_hand",
                    .build =

@@ -263,6 +263,22 @@ TEST(CudaStep, StatesOnTheHostGiveEqualBits) {
   for (const auto& [name, tensor] : values[0]) EXPECT_TRUE(bit_equal(tensor, values[1].at(name))) << name;
 }
 
+// Logits, their gradient and those of parameters stay in bf16 until a loss or an update reads them.
+TEST(CudaStep, FewArraysAreCastInBf16) {
+  test::stand_in_device();
+  if (test::on_gpu()) GTEST_SKIP() << "launches are listed by the stand-in driver";
+  const LoadedRecipe loaded = test::load_text(kCudaGpt, {"device=cuda", "precision=bf16", "model.dropout=0"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 1);
+  test::stand_in_launches();
+  at.training.run(1, [&]() -> const Batch& { return at.batch; });
+  std::istringstream launches(test::stand_in_launches());
+  std::map<std::string, int> count;
+  for (std::string kernel, blocks; launches >> kernel >> blocks;) ++count[kernel];
+  EXPECT_EQ(count["cross_entropy_backward_rows"], 1);
+  EXPECT_LE(count["cast_elements"], 10) << "five weights, and between the embeddings in f32 and the layers";
+}
+
 // The products are those of the libraries, the sums in f32.
 TEST(CudaStep, SixteenBitsTrainAsF32ToRounding) {
   test::stand_in_device();

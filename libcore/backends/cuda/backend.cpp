@@ -7,6 +7,9 @@
 #include "libcore/backends/cuda/nccl_ranks.h"
 #include "libcore/backends/cuda/step_graph.h"
 #include "libcore/backends/cuda/table.h"
+#include "libcore/backends/half_gradients.h"
+#include "libcore/backends/joined_norms.h"
+#include "libcore/backends/mixed_loss.h"
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/comm/mpi.h"
@@ -34,9 +37,14 @@ class CudaBackend : public Backend {
   Limits limits() const override { return {.threads = options().threads, .alignment = 256}; }
   std::unique_ptr<Runner> runner(const BoundProgram& program) const override { return step_graph(device_, program); }
   void rewrite(Graph& graph, Stage stage, PassReport& report) const override {
-    if (stage == Stage::kBeforeLayout) report.add(use_stored_weights(graph, *this, false, false));
     // One launch for many parameters (joined_updates.h); the gradients of a group take a third of this, or less.
     constexpr int64_t kGroupBytes = int64_t{256} << 20;
+    if (stage == Stage::kBeforeLayout) {
+      report.add(use_stored_weights(graph, *this, false, false));
+      report.add(use_mixed_losses(graph, *this));
+      report.add(use_half_gradients(graph, *this));
+      report.add(join_norms(graph, *this, kGroupBytes));
+    }
     if (stage != Stage::kAfterLayout) return;
     if (options().chains) report.add(fuse_chains(graph, *this));
     order_updates_in_groups(graph, kGroupBytes);
@@ -68,6 +76,7 @@ class CudaBackend : public Backend {
             cuda_select(),
             cuda_rows(),
             cuda_batch_norm(),
+            cuda_layer_norms(),
             cuda_attention(),
             cuda_cached_attention(),
             cuda_update(),
@@ -81,6 +90,7 @@ class CudaBackend : public Backend {
 
 std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
   ensure_weight_only_operator();
+  ensure_mixed_loss_operators();
   auto backend = std::make_unique<CudaBackend>(options);
   load_cuda_kernels(backend->device());  // an image that the GPU cannot run is an error now, not in the first program
   return backend;

@@ -22,7 +22,8 @@ Support supports_cross_entropy(const KernelQuery& query) {
   if (is_floating(target.dtype)) return Support::no("probabilities as targets");
   if (logits.shape[1] == 0) return Support::no("no classes");
   if (query.has(kLogits + 2) && !computes_in_float(query.in(kLogits + 2).dtype)) return Support::no("weights of another kind");
-  if (query.out(0).dtype != logits.dtype || (kBackward && query.in(0).dtype != logits.dtype))
+  const DType loss = query.node.op->made_by_rewrite ? DType::kF32 : logits.dtype;  // mixed_loss.h
+  if ((kBackward ? query.in(0) : query.out(0)).dtype != loss || (kBackward && query.out(0).dtype != logits.dtype))
     return Support::no("operands of different dtypes");
   return only_contiguous(query);
 }
@@ -37,6 +38,7 @@ class CrossEntropy : public PreparedKernel {
     call_.type = type_of(query.in(kLogits));
     call_.target_type = type_of(query.in(kLogits + 1));
     call_.weight_type = query.has(kLogits + 2) ? type_of(query.in(kLogits + 2)) : device::kF32;
+    call_.loss_type = type_of(kBackward ? query.in(0) : query.out(0));
     call_.classes = shape[1];
     call_.positions = shape.elements() / shape[1];
     call_.inner = shape[0] == 0 ? 1 : call_.positions / shape[0];
@@ -171,6 +173,8 @@ class SumSquares : public PreparedKernel {
 constexpr Kernel kKernels[] = {
     {"cross_entropy", "positions", supports_cross_entropy<false>, prepare_cuda<CrossEntropy<false>>},
     {"cross_entropy_backward", "positions", supports_cross_entropy<true>, prepare_cuda<CrossEntropy<true>>},
+    {"mixed_cross_entropy", "positions", supports_cross_entropy<false>, prepare_cuda<CrossEntropy<false>>},
+    {"mixed_cross_entropy_backward", "positions", supports_cross_entropy<true>, prepare_cuda<CrossEntropy<true>>},
     {"embedding_backward", "sorted", supports_embedding, prepare_cuda<EmbeddingBackward>},
     {"sum_squares", "parts", supports_squares, prepare_cuda<SumSquares>},
 };

@@ -24,6 +24,7 @@ std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic);
 std::span<const Kernel> cuda_library_attention(bool deterministic);
 /// Integers by cuBLASLt and cuDNN, before cuda_quantized().
 std::span<const Kernel> cuda_library_integers();
+std::span<const Kernel> cuda_layer_norms();
 std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pool();
 std::span<const Kernel> cuda_quantized();

@@ -4,12 +4,17 @@
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/backends/half_gradients.h"
+#include "libcore/backends/joined_norms.h"
+#include "libcore/backends/mixed_loss.h"
 #include "libcore/backends/weight_only.h"
+#include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/assign_precision.h"
+#include "libcore/passes/differentiate.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
 #include "tests/support/graphs.h"
@@ -276,6 +281,79 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   EXPECT_EQ(count(changed, "linear"), 2);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+// Where nothing else reads the gradient in f32, it is made in the dtype of the logits; casts that nothing reads go.
+TEST(MixedLosses, ReadLogitsBeforeTheirCast) {
+  for (const bool read : {false, true}) {
+    Graph graph;
+    const Value x = graph.add_input("x", f32({4, 6}), ValueRole::kInput);
+    const Value logits = cast(affine(cast(x, DType::kBF16), 2), DType::kF32);
+    const Value t = graph.add_input("label", {.dtype = DType::kI64, .shape = {4}}, ValueRole::kInput);
+    const Value loss = cross_entropy(logits, t);
+    graph.add_output("loss", loss);
+    graph.add_output("dx", differentiate(graph, loss.id(), std::vector<ValueId>{x.id()}).at(x.id()));
+    for (const Node& node : graph.nodes())
+      if (read && node.is("cross_entropy_backward")) graph.add_output("gradient", node.outputs[0]);
+    Graph changed = graph;
+    EXPECT_TRUE(use_mixed_losses(changed, kNoKernel).done.empty());
+    EXPECT_EQ(print(changed), print(graph));
+    EXPECT_EQ(use_mixed_losses(changed, kAnyKernel).done.size(), read ? 1u : 2u);
+    verify(changed);
+    EXPECT_EQ(count(changed, "mixed_cross_entropy"), 1);
+    EXPECT_EQ(count(changed, "mixed_cross_entropy_backward"), read ? 0 : 1);
+    EXPECT_EQ(count(changed, "cast"), count(graph, "cast") - (read ? 0 : 2));
+    const auto feeds = feeds_for(graph);
+    expect_same(results(changed, feeds), results(graph, feeds));
+  }
+}
+
+// Updates and norms read gradients before their cast, which stays where something else reads it.
+TEST(HalfGradients, AreReadBeforeTheirCast) {
+  Graph graph;
+  TensorType half = f32({5, 3});
+  half.dtype = DType::kBF16;
+  const Value lr = graph.add_input("lr", f32({}), ValueRole::kInput);
+  const Value step = graph.add_input("step", {.dtype = DType::kI64, .shape = {}}, ValueRole::kInput);
+  std::vector<Value> gradients;
+  for (const char* name : {"a", "b"}) gradients.push_back(cast(graph.add_input(name, half, ValueRole::kInput), DType::kF32));
+  graph.add_output("norm", sum_squares(gradients));
+  graph.add_output("read", gradients[1]);
+  const auto parameter = [&](const std::string& name) { return graph.add_input(name, f32({5, 3}), ValueRole::kParameter); };
+  sgd_update(parameter("p"), gradients[0], lr, step, {}, {}, {});
+  adam_update(parameter("q"), gradients[1], lr, step, graph.add_input("m", f32({5, 3}), ValueRole::kState),
+              graph.add_input("v", f32({5, 3}), ValueRole::kState), {}, {});
+  Graph changed = graph;
+  EXPECT_TRUE(use_half_gradients(changed, kNoKernel).done.empty());
+  EXPECT_EQ(print(changed), print(graph));
+  EXPECT_EQ(use_half_gradients(changed, kAnyKernel).done.size(), 3u);
+  verify(changed);
+  EXPECT_EQ(count(changed, "cast"), 1);
+  const auto feeds = feeds_for(graph);
+  expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+TEST(JoinedNorms, AreOfArraysOfSoManyBytes) {
+  Graph graph;
+  Value total;
+  for (int i = 0; i < 7; ++i) {
+    const Value x = affine(graph.add_input(cat("x", i), f32({4, 2}), ValueRole::kInput), 2);
+    const Value part = sum_squares(std::span<const Value>(&x, 1));
+    total = total ? add(total, part) : part;
+  }
+  graph.add_output("norm", total);
+  Graph same = graph;
+  EXPECT_TRUE(join_norms(same, kNoKernel, 1000).done.empty());
+  EXPECT_EQ(print(same), print(graph));
+  for (const auto& [bytes, nodes] : {std::pair(31, 7), {32, 7}, {64, 4}, {96, 3}, {1000, 1}}) {
+    Graph changed = graph;
+    join_norms(changed, kAnyKernel, bytes);
+    verify(changed);
+    EXPECT_EQ(count(changed, "sum_squares"), nodes) << bytes;
+    EXPECT_EQ(count(changed, "add"), nodes - 1) << bytes;
+    const auto feeds = feeds_for(graph);
+    expect_same(results(changed, feeds), results(graph, feeds));
+  }
 }
 
 TEST(CpuRewrites, ActivationsAreRoundedForTheTypesOfWeightsThatAreAsked) {

@@ -288,8 +288,8 @@ struct CrossEntropyCall {
   const void *logits, *target, *weight, *grad;  // weight: null: 1
   void* to;
   float* sums;
-  Type type, target_type, weight_type;
-  int mean, each;  // divides by the sum of the targets' weights; grad has an element for each position
+  Type type, target_type, weight_type, loss_type;  // loss_type: of the loss, or of grad
+  int mean, each;                                  // divides by the sum of the targets' weights; grad has an element for each position
   int64_t positions, classes, inner, ignored;
   float smoothing;
 };
@@ -317,8 +317,8 @@ struct SquaresCall {
 };
 
 inline constexpr int kRowPacks = 2;  // a thread of layer_norm_packs has so many packs at most
-/// Layer norm of rows of `size` elements. gamma, beta: null: 1, 0. Backward: grad is read, y is dx; `partial`: scratch [parts, 2 size].
-/// warps: of a row, in kernels of packs.
+/// Layer norm of rows of `size` elements; mean: null: root mean square norm. gamma, beta: null: 1, 0; offset: added to gamma. Backward:
+/// grad is read, y is dx; `partial`: scratch [parts, 2 size]; dbeta: or null. warps: of a row, in kernels of packs.
 struct LayerNormCall {
   const void *x, *gamma, *beta, *grad;
   void *y, *mean, *rstd, *dgamma, *dbeta;
@@ -326,7 +326,7 @@ struct LayerNormCall {
   Type type, vector_type, statistics_type;
   int warps;
   int64_t rows, size, parts;
-  float eps;
+  float eps, offset;
 };
 
 inline constexpr int kNormRows = 5;

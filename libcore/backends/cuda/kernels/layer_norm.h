@@ -1,5 +1,6 @@
 #pragma once
-// Layer norm. Memory traffic bounds it: of rows that packs divide, threads hold a row in registers, so that operands are read once.
+// Layer norm and root mean square norm (`mean` is null). Memory traffic bounds them: of rows that packs divide, threads hold a row in
+// registers, so that operands are read once.
 
 #include "libcore/backends/cuda/kernels/packs.h"
 #include "libcore/backends/cuda/kernels/rows.h"
@@ -23,6 +24,22 @@ GALLEY_DEVICE void load_vector(const void* vector, int64_t column, Type type, fl
   for (int j = 0; j < kPack; ++j) x[j] = value;
 }
 
+/// The factors of columns.
+GALLEY_DEVICE void load_gamma(const LayerNormCall& call, int64_t column, float (&x)[kPack]) {
+  load_vector(call.gamma, column, call.vector_type, 1, x);
+  if (call.gamma == nullptr) return;
+  GALLEY_UNROLL
+  for (int j = 0; j < kPack; ++j) x[j] += call.offset;
+}
+GALLEY_DEVICE float gamma_at(const LayerNormCall& call, int64_t i) {
+  return call.gamma != nullptr ? load_real(call.gamma, i, call.vector_type) + call.offset : 1.0f;
+}
+
+/// What the elements of a row are less in the backward kernels.
+GALLEY_DEVICE float mean_of(const LayerNormCall& call, int64_t row) {
+  return call.mean != nullptr ? load_real(call.mean, row, call.statistics_type) : 0.0f;
+}
+
 /// A row, or several, of up to kRowPacks packs a thread. All threads of the block come.
 template <Type kType>
 GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared) {
@@ -42,7 +59,7 @@ GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared)
     GALLEY_UNROLL
     for (int j = 0; j < kPack; ++j) sum += x[p][j];
   }
-  const float mean = row_sum(sum, call.warps, shared) * share;
+  const float mean = call.mean != nullptr ? row_sum(sum, call.warps, shared) * share : 0;
   GALLEY_UNROLL
   for (int p = 0; p < kRowPacks; ++p) {
     if (at.column(p) >= call.size) continue;
@@ -58,14 +75,14 @@ GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared)
   for (int p = 0; p < kRowPacks; ++p) {
     if (at.column(p) >= call.size) continue;
     float gamma[kPack], beta[kPack];
-    load_vector(call.gamma, at.column(p), call.vector_type, 1, gamma);
+    load_gamma(call, at.column(p), gamma);
     load_vector(call.beta, at.column(p), call.vector_type, 0, beta);
     GALLEY_UNROLL
     for (int j = 0; j < kPack; ++j) x[p][j] = x[p][j] * rstd * gamma[j] + beta[j];
     write_pack(packed<kType>(x[p]), call.y, begin + at.column(p));
   }
   if (at.lane == 0) {
-    store_real(mean, call.mean, row, call.statistics_type);
+    if (call.mean != nullptr) store_real(mean, call.mean, row, call.statistics_type);
     store_real(rstd, call.rstd, row, call.statistics_type);
   }
 }
@@ -93,14 +110,14 @@ GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared,
         of_x[p] = read_pack<kType>(call.x, begin + at.column(p));
         of_grad[p] = read_pack<kType>(call.grad, begin + at.column(p));
       }
-      const float mean = exists ? load_real(call.mean, row, call.statistics_type) : 0;
+      const float mean = exists ? mean_of(call, row) : 0;
       const float rstd = exists ? load_real(call.rstd, row, call.statistics_type) : 0;
       float x[kPacks][kPack], grad[kPacks][kPack], sum = 0, product = 0;
       GALLEY_UNROLL
       for (int p = 0; p < kPacks; ++p) {
         if (at.column(p) >= call.size) continue;
         float gamma[kPack];
-        load_vector(call.gamma, at.column(p), call.vector_type, 1, gamma);
+        load_gamma(call, at.column(p), gamma);
         unpack(of_x[p], x[p]);
         unpack(of_grad[p], grad[p]);
         GALLEY_UNROLL
@@ -115,7 +132,7 @@ GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared,
       }
       row_sums(sum, product, call.warps, shared + turn * 2 * kWarps);
       turn ^= 1;
-      sum *= share;
+      sum = call.mean != nullptr ? sum * share : 0;
       product *= share;
       GALLEY_UNROLL
       for (int p = 0; p < kPacks; ++p) {
@@ -167,17 +184,18 @@ GALLEY_KERNEL(layer_norm_sums, (const LayerNormCall call)) {
   constexpr int kSumColumns = 8, kGroups = kThreads / kSumColumns;
   GALLEY_SHARED(float, shared, kThreads);
   const int thread = static_cast<int>(threadIdx.x);
-  for (int64_t begin = blockIdx.x * int64_t{kSumColumns}; begin < 2 * call.size; begin += gridDim.x * int64_t{kSumColumns}) {
+  const int64_t columns = call.dbeta != nullptr ? 2 * call.size : call.size;
+  for (int64_t begin = blockIdx.x * int64_t{kSumColumns}; begin < columns; begin += gridDim.x * int64_t{kSumColumns}) {
     const int64_t column = begin + thread % kSumColumns;
     float sum = 0;
-    if (column < 2 * call.size) {
+    if (column < columns) {
       GALLEY_UNROLL_BY_4
       for (int64_t part = thread / kSumColumns; part < call.parts; part += kGroups) sum += call.partial[part * 2 * call.size + column];
     }
     __syncthreads();  // the last sums have been read
     shared[thread] = sum;
     __syncthreads();
-    if (thread >= kSumColumns || column >= 2 * call.size) continue;
+    if (thread >= kSumColumns || column >= columns) continue;
     for (int group = 1; group < kGroups; ++group) sum += shared[group * kSumColumns + thread];
     if (column < call.size) {
       store(sum, call.dgamma, column, call.vector_type);
@@ -196,7 +214,7 @@ GALLEY_KERNEL(layer_norm_rows, (const LayerNormCall call)) {
     const int64_t begin = row * call.size;
     float sum = 0, square = 0;
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) sum += load<float>(call.x, begin + i, call.type);
-    const float mean = block_sum(sum, shared) * share;
+    const float mean = call.mean != nullptr ? block_sum(sum, shared) * share : 0;
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
       const float d = load<float>(call.x, begin + i, call.type) - mean;
       square += d * d;
@@ -204,10 +222,10 @@ GALLEY_KERNEL(layer_norm_rows, (const LayerNormCall call)) {
     const float rstd = 1.0f / sqrt(block_sum(square, shared) * share + call.eps);
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
       const float normal = (load<float>(call.x, begin + i, call.type) - mean) * rstd;
-      store(normal * factor_of(call.gamma, i, call.vector_type) + shift_of(call.beta, i, call.vector_type), call.y, begin + i, call.type);
+      store(normal * gamma_at(call, i) + shift_of(call.beta, i, call.vector_type), call.y, begin + i, call.type);
     }
     if (threadIdx.x == 0) {
-      store(mean, call.mean, row, call.statistics_type);
+      if (call.mean != nullptr) store(mean, call.mean, row, call.statistics_type);
       store(rstd, call.rstd, row, call.statistics_type);
     }
   }
@@ -218,17 +236,17 @@ GALLEY_KERNEL(layer_norm_backward_rows, (const LayerNormCall call)) {
   const float share = 1.0f / static_cast<float>(call.size);
   for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
     const int64_t begin = row * call.size;
-    const float mean = load<float>(call.mean, row, call.statistics_type), rstd = load<float>(call.rstd, row, call.statistics_type);
+    const float mean = mean_of(call, row), rstd = load_real(call.rstd, row, call.statistics_type);
     float sum = 0, product = 0;
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
-      const float d = load<float>(call.grad, begin + i, call.type) * factor_of(call.gamma, i, call.vector_type);
+      const float d = load<float>(call.grad, begin + i, call.type) * gamma_at(call, i);
       sum += d;
       product += d * (load<float>(call.x, begin + i, call.type) - mean) * rstd;
     }
-    sum = block_sum(sum, shared) * share;
+    sum = call.mean != nullptr ? block_sum(sum, shared) * share : 0;
     product = block_sum(product, shared) * share;
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
-      const float d = load<float>(call.grad, begin + i, call.type) * factor_of(call.gamma, i, call.vector_type);
+      const float d = load<float>(call.grad, begin + i, call.type) * gamma_at(call, i);
       const float normal = (load<float>(call.x, begin + i, call.type) - mean) * rstd;
       store(rstd * (d - sum - normal * product), call.y, begin + i, call.type);
     }
@@ -242,7 +260,7 @@ GALLEY_KERNEL(layer_norm_partial_sums, (const LayerNormCall call)) {
       float dgamma = 0, dbeta = 0;
       for (int64_t row = part; row < call.rows; row += call.parts) {
         const float grad = load<float>(call.grad, row * call.size + i, call.type);
-        const float mean = load<float>(call.mean, row, call.statistics_type), rstd = load<float>(call.rstd, row, call.statistics_type);
+        const float mean = mean_of(call, row), rstd = load_real(call.rstd, row, call.statistics_type);
         dgamma += grad * (load<float>(call.x, row * call.size + i, call.type) - mean) * rstd;
         dbeta += grad;
       }

@@ -56,7 +56,7 @@ GALLEY_DEVICE void position_loss(const CrossEntropyCall& call, int64_t position,
   if (share != 0) sum += share * (load<float>(call.logits, at.begin + at.target * call.inner, call.type) - largest - logarithm);
   const float loss = at.ignored ? 0.0f : -sum;
   if (call.sums == nullptr) {
-    store(loss, call.to, position, call.type);
+    store_real(loss, call.to, position, call.loss_type);
   } else {
     call.sums[position] = loss;
     call.sums[call.positions + position] = at.weight;
@@ -128,7 +128,7 @@ GALLEY_KERNEL(cross_entropy_total, (const CrossEntropyCall call)) {
   GALLEY_SHARED(double, shared, kThreads);
   double loss = sum_of(call.sums, call.positions, shared);
   if (call.mean != 0) loss /= sum_of(call.sums + call.positions, call.positions, shared);
-  if (threadIdx.x == 0) store(loss, call.to, 0, call.type);
+  if (threadIdx.x == 0) store_real(static_cast<float>(loss), call.to, 0, call.loss_type);
 }
 
 /// One block adds up the weights of the targets, which divide the gradient of a mean.
@@ -174,7 +174,7 @@ GALLEY_DEVICE LossSlope loss_slope(const CrossEntropyCall& call, int64_t positio
   slope.target_share = (1 - call.smoothing) * at.weight;
   slope.share = at.ignored ? 0.0f : slope.share + slope.target_share;
   slope.target = at.ignored ? -1 : at.target;
-  slope.grad = load<float>(call.grad, call.each != 0 ? position : 0, call.type);
+  slope.grad = load_real(call.grad, call.each != 0 ? position : 0, call.loss_type);
   if (call.mean != 0) slope.grad /= call.sums[0];
   return slope;
 }
