@@ -41,8 +41,6 @@ class Softmax : public PreparedKernel {
   device::SoftmaxCall call_{};
 };
 
-}
-
 constexpr Kernel kKernels[] = {
     {"softmax", "lines", contiguous_floats, prepare_cuda<Softmax<device::kSoftmax, false>>},
     {"log_softmax", "lines", contiguous_floats, prepare_cuda<Softmax<device::kLogSoftmax, false>>},

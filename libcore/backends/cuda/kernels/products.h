@@ -4,6 +4,7 @@
 // Products are bound by arithmetic without tensor cores; convolutions compute each result in a thread and are bound by their loads.
 
 #include "libcore/backends/cuda/kernels/activations.h"
+#include "libcore/backends/cuda/kernels/packs.h"
 
 namespace galley::device {
 
@@ -102,6 +103,18 @@ GALLEY_KERNEL(conv2d_direct, (const ConvCall call)) {
     if (call.bias != nullptr) sum += load<float>(call.bias, y[1], call.bias_type);
     if (call.residual != nullptr) sum += load<float>(call.residual, place, call.y_type);
     store(activated(call.activation, sum), const_cast<void*>(call.y), place, call.y_type);
+  }
+}
+/// y = activation(y + bias + residual); packs: of channels beside each other.
+GALLEY_KERNEL(epilogue_packs, (const EpilogueCall call)) {
+  for (int64_t i = kPack * first_element(); i < call.elements; i += kPack * all_threads()) {
+    float y[kPack], bias[kPack] = {}, residual[kPack] = {};
+    load_pack(call.y, i, call.type, y);
+    if (call.bias != nullptr) load_pack(call.bias, i % call.channels, call.bias_type, bias);
+    if (call.residual != nullptr) load_pack(call.residual, i, call.type, residual);
+    GALLEY_UNROLL
+    for (int j = 0; j < kPack; ++j) y[j] = activated(call.activation, y[j] + bias[j] + residual[j]);
+    store_pack(y, call.y, i, call.type);
   }
 }
 GALLEY_KERNEL(convolution_epilogue, (const EpilogueCall call)) {
