@@ -286,7 +286,7 @@ class Cast : public PreparedKernel {
     call.to = args.outputs[0];
     if (packs_ && have_packs(call.from, call.to)) {
       const int64_t quads = call.elements / 4, done = quads * 4;
-      launch_elements(stream, "cast_quads", quads, call);
+      launch_elements(stream, "cast_quads", (quads + 3) / 4, call);  // four of a thread
       call.from = static_cast<const std::byte*>(call.from) + done * from_bytes_;
       call.to = static_cast<std::byte*>(call.to) + done * to_bytes_;
       call.elements -= done;

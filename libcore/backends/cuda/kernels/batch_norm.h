@@ -49,7 +49,7 @@ struct BatchNormParts {
     set_all(sum, 0);
     set_all(square, 0);
     if (share.begin < share.end) unpack(read(place_of(call.walk, share.channel, share.begin)), first);
-    each_unit<4>(call.walk, share, read, [&](int64_t, const Unit<kWidth, kType>& unit) {
+    each_unit<kType == kF32 ? 2 : 4>(call.walk, share, read, [&](int64_t, const Unit<kWidth, kType>& unit) {
       float x[kWidth];
       unpack(unit, x);
       GALLEY_UNROLL
@@ -76,7 +76,7 @@ struct BatchNormParts {
     store_partial(call, share, mean, squares);
   }
 };
-GALLEY_KERNEL(batch_norm_parts, (const BatchNormCall call)) {
+GALLEY_KERNEL_OF(4, batch_norm_parts, (const BatchNormCall call)) {
   GALLEY_SHARED(Moments, shared, kThreads * kPack);
   by_packs<BatchNormParts>(call, shared);
 }
@@ -147,7 +147,7 @@ struct BatchNormValues {
       if constexpr (kResidual) values.residual = read_unit<kWidth, kType>(call.residual, place, call.type);
       return values;
     };
-    each_unit<kResidual ? 2 : 4>(call.walk, share, read, [&](int64_t place, const Read& values) {
+    each_unit<(kResidual ? 2 : 4) / (kType == kF32 ? 2 : 1)>(call.walk, share, read, [&](int64_t place, const Read& values) {
       float x[kWidth], residual[kWidth];
       unpack(values.x, x);
       if constexpr (kResidual) unpack(values.residual, residual);
@@ -161,7 +161,7 @@ struct BatchNormValues {
     });
   }
 };
-GALLEY_KERNEL(batch_norm_values, (const BatchNormCall call)) {
+GALLEY_KERNEL_OF(3, batch_norm_values, (const BatchNormCall call)) {
   if (norm_activation(call.activation) == kHardswished) return by_packs<BatchNormValues<kHardswished, false>>(call);
   if (call.residual != nullptr) return by_packs<BatchNormValues<kClamped, true>>(call);
   by_packs<BatchNormValues<kClamped, false>>(call);
@@ -174,6 +174,8 @@ template <int kWidth, Type kType>
 struct GradientUnit {
   Unit<kWidth, kType> x, grad, mask;
 };
+template <NormSlope kSlope, Type kType>
+inline constexpr int kGradientsAtOnce = (kSlope == kSlopeMask ? 2 : 4) / (kType == kF32 ? 2 : 1);  // that fit into registers
 template <NormSlope kSlope, int kWidth, Type kType>
 GALLEY_DEVICE GradientUnit<kWidth, kType> read_gradient(const BatchNormCall& call, int64_t place) {
   GradientUnit<kWidth, kType> values;
@@ -226,7 +228,7 @@ struct BatchNormBackwardParts {
     GALLEY_UNROLL
     for (int j = 0; j < kWidth; ++j) own[j] = {0, 0};
     const auto read = [&](int64_t place) { return read_gradient<kSlope, kWidth, kType>(call, place); };
-    each_unit<2>(call.walk, share, read, [&](int64_t place, const GradientUnit<kWidth, kType>& values) {
+    each_unit<kGradientsAtOnce<kSlope, kType>>(call.walk, share, read, [&](int64_t place, const GradientUnit<kWidth, kType>& values) {
       float x[kWidth], grad[kWidth];
       take_gradient<kSlope>(values, mean, scale, beta, low, high, x, grad);
       if (call.dresidual != nullptr) write_unit<kWidth, kType>(grad, call.dresidual, place, call.type);
@@ -250,7 +252,7 @@ GALLEY_DEVICE NormSlope norm_slope(const BatchNormCall& call) {
   if (call.mask != nullptr) return kSlopeMask;
   return call.activation == 0 ? kSlopeOne : call.activation == 3 ? kSlopeHardswish : kSlopeClamped;
 }
-GALLEY_KERNEL(batch_norm_backward_parts, (const BatchNormCall call)) {
+GALLEY_KERNEL_OF(2, batch_norm_backward_parts, (const BatchNormCall call)) {
   GALLEY_SHARED(TwoSums, shared, kThreads * kPack);
   const NormSlope slope = norm_slope(call);
   if (slope == kSlopeMask) return by_packs<BatchNormBackwardParts<kSlopeMask>>(call, shared);
@@ -299,7 +301,7 @@ struct BatchNormBackwardValues {
     load_row(call, 3, share.channel, constant);
     load_row(call, 4, share.channel, factor);
     const auto read = [&](int64_t place) { return read_gradient<kSlope, kWidth, kType>(call, place); };
-    each_unit<2>(call.walk, share, read, [&](int64_t place, const GradientUnit<kWidth, kType>& values) {
+    each_unit<kGradientsAtOnce<kSlope, kType>>(call.walk, share, read, [&](int64_t place, const GradientUnit<kWidth, kType>& values) {
       float dx[kWidth], grad[kWidth];
       take_gradient<kSlope>(values, mean, scale, beta, low, high, dx, grad);
       GALLEY_UNROLL
@@ -308,7 +310,7 @@ struct BatchNormBackwardValues {
     });
   }
 };
-GALLEY_KERNEL(batch_norm_backward_values, (const BatchNormCall call)) {
+GALLEY_KERNEL_OF(2, batch_norm_backward_values, (const BatchNormCall call)) {
   const NormSlope slope = norm_slope(call);
   if (slope == kSlopeMask) return by_packs<BatchNormBackwardValues<kSlopeMask>>(call);
   if (slope == kSlopeClamped) return by_packs<BatchNormBackwardValues<kSlopeClamped>>(call);
