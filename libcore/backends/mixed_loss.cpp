@@ -112,7 +112,8 @@ PassReport use_mixed_losses(Graph& graph, const Target& target) {
       fuser.report.done.push_back(cat(merged.path, ": cast + cross_entropy"));
     } else if (merged.is("cast")) {  // of a gradient
       const int b = fuser.producer(merged.inputs[0]);
-      if (b < 0 || !fuser.node(static_cast<size_t>(b)).is("cross_entropy_backward") || !fuser.reason_against(merged.inputs[0]).empty()) continue;
+      if (b < 0 || !fuser.node(static_cast<size_t>(b)).is("cross_entropy_backward") || !fuser.reason_against(merged.inputs[0]).empty())
+        continue;
       const Node backward = fuser.node(static_cast<size_t>(b));
       const ValueId logits = uncast(backward.inputs[1]);
       if (logits == kNoValue || graph.type(merged.outputs[0]).dtype != graph.type(logits).dtype) continue;
