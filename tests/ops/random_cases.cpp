@@ -37,6 +37,9 @@ void add_small_random(std::vector<OpCase>& cases) {
   cases.push_back({.name = "dropout_all",
                    .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(1)); },
                    .expected = {0, 0, 0, 0}});
+  cases.push_back({.name = "dropout_packs",
+                   .build = [=](CaseInputs& in) { dropout(in.real({6, 3, 24}), rng(in), dropout_attrs(0.3)); },
+                   .low_precision = true});
   cases.push_back({.name = "dropout_features", .build = [=](CaseInputs& in) { dropout(in.real({6, 13}), rng(in), dropout_attrs(0.3)); }});
   cases.push_back({.name = "dropout_image", .build = [=](CaseInputs& in) { dropout(in.real({2, 5, 3, 7}), rng(in), dropout_attrs(0.5)); }});
   // Dropped elements are 0, also if they were NaN or infinite.

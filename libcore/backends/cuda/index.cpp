@@ -3,11 +3,13 @@
 #include "libcore/ops/index.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "libcore/backends/axis_view.h"
 #include "libcore/backends/cuda/fixed_sums.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/random.h"
+#include "libcore/ops/random_mask.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -136,7 +138,30 @@ std::unique_ptr<PreparedKernel> prepare_random_bits(const KernelQuery& query) {
   });
 }
 
+Support supports_dropout(const KernelQuery& query) {
+  if (query.in(0).dtype == DType::kF64 || query.out(0).dtype != query.in(0).dtype) return Support::no(cat("dtype ", query.in(0).dtype));
+  return only_contiguous(query);
+}
+std::unique_ptr<PreparedKernel> prepare_dropout(const KernelQuery& query) {
+  const auto& attrs = query.attrs<DropoutAttrs>();
+  const Shape& shape = query.out(0).shape;
+  const int64_t elements = shape.elements(), per_sample = elements == 0 ? 1 : elements / shape[0];
+  const device::DropoutCall call{.type = type_of(query.out(0)),
+                                 .least = static_cast<uint32_t>(std::ceil(attrs.p * 0x1p24)),  // mask_keeps in integers
+                                 .scale = static_cast<float>(mask_scale(attrs.p)),
+                                 .stream = attrs.stream,
+                                 .elements = elements,
+                                 .per_sample = per_sample};
+  return one_call<device::DropoutCall>("dropout_elements", per_sample % 8 == 0 ? packs_of(elements) : elements, call,
+                                       [](device::DropoutCall& c, const KernelArgs& args) {
+                                         c.from = args.inputs[0];
+                                         c.rng = args.in<int64_t>(1);
+                                         c.to = args.outputs[0];
+                                       });
+}
+
 constexpr Kernel kKernels[] = {
+    {"dropout", "philox", supports_dropout, prepare_dropout},
     {"gather", "gather", only_contiguous, prepare_gather},
     {"scatter_add", "scatter_add", supports_scatter_add, prepare_cuda<ScatterAdd>},
     {"one_hot", "one_hot", only_contiguous, prepare_one_hot},

@@ -231,6 +231,17 @@ struct RandomBitsCall {
   int whole_batch;
 };
 
+/// Dropout of samples of `per_sample` elements; an element is kept where 24 random bits are at least `least`, and multiplied by `scale`.
+struct DropoutCall {
+  const void* from;
+  void* to;
+  const int64_t* rng;  // as above
+  Type type;
+  uint32_t least;
+  float scale;
+  int64_t stream, elements, per_sample;
+};
+
 /// The k largest along the middle axis of [outer, size, inner], in descending order, and their indices.
 struct TopkCall {
   const void* from;

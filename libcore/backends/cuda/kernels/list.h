@@ -9,7 +9,7 @@
   X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(copy_16) X(copy_tiles_1) X(copy_tiles_2) X(copy_tiles_4) X(copy_tiles_8) \
   X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) X(cast_quads) \
   X(gather_elements) X(scatter_add_elements) X(scatter_largest_parts) \
-  X(scatter_add_fixed) X(scatter_sums) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) \
+  X(scatter_add_fixed) X(scatter_sums) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) X(dropout_elements) \
   X(cache_heads) X(attend_cached) X(write_cache) \
   X(attention_64) X(attention_128) X(attention_256) X(attention_along) X(attention_queries_64) X(attention_queries_128) \
   X(attention_queries_256) X(attention_keys_64) X(attention_keys_128) X(attention_keys_256) X(attention_bias) \
