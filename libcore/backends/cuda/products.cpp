@@ -286,59 +286,6 @@ ConvolutionForm convolution_form(const KernelQuery& query) {
   std::copy(call.dilation, call.dilation + 2, form.dilation);
   return form;
 }
-/// Images of fewer than 8 channels in 16 bits, whose convolutions are two to three times as fast with zeros for the others: x, the weight
-/// or its gradient pass through scratch memory.
-class FewChannels {
- public:
-  FewChannels() = default;
-  /// Changes the form, if it has few channels.
-  explicit FewChannels(ConvolutionForm& form) {
-    const int64_t channels = form.x_size[1];
-    const bool sixteen = form.dtype == DType::kBF16 || form.dtype == DType::kF16;
-    if (form.result == ConvolutionResult::kX || !sixteen || channels >= device::kPack || channels != form.weight_size[1]) return;
-    if (!is_dense(form.x_size, form.x_steps) || !is_dense(form.weight_size, form.weight_steps)) return;
-    channels_ = channels;
-    x_pixels_ = widen(form.x_size, form.x_steps);
-    weight_pixels_ = widen(form.weight_size, form.weight_steps);
-  }
-  bool any() const { return channels_ > 0; }
-  /// At the begin of the scratch memory.
-  int64_t scratch_bytes() const { return any() ? weight_place() + aligned(weight_pixels_) : 0; }
-  /// The memory of x and of the weight in the form, to or from which the operands given are copied.
-  void* x(Stream& stream, const void* given, void* scratch) const { return copy(stream, "pad_channels", given, scratch, x_pixels_); }
-  void* weight(Stream& stream, const void* given, void* scratch) const {
-    return copy(stream, "pad_channels", given, weight_memory(scratch), weight_pixels_);
-  }
-  void* weight_memory(void* scratch) const { return static_cast<std::byte*>(scratch) + weight_place(); }
-  void take_weight(Stream& stream, void* result, void* scratch) const {
-    copy(stream, "remove_channels", weight_memory(scratch), result, weight_pixels_);
-  }
-
- private:
-  static int64_t aligned(int64_t pixels) { return (2 * device::kPack * pixels + 255) / 256 * 256; }
-  int64_t weight_place() const { return aligned(x_pixels_); }
-  /// In channels_last, without gaps.
-  static bool is_dense(const int64_t* sizes, const int64_t* steps) {
-    return steps[1] == 1 && steps[3] == sizes[1] && steps[2] == sizes[3] * steps[3] && steps[0] == sizes[2] * steps[2];
-  }
-  static int64_t widen(int64_t* sizes, int64_t* steps) {
-    sizes[1] = steps[3] = device::kPack;
-    steps[2] = sizes[3] * steps[3];
-    steps[0] = sizes[2] * steps[2];
-    return sizes[0] * sizes[2] * sizes[3];
-  }
-  void* copy(Stream& stream, const char* kernel, const void* from, void* to, int64_t pixels) const {
-    const device::PadCall call{.from = static_cast<const uint16_t*>(from),
-                               .to = static_cast<uint16_t*>(to),
-                               .pixels = pixels,
-                               .channels = static_cast<int>(channels_)};
-    launch_elements(stream, kernel, pixels, call);
-    return to;
-  }
-
-  int64_t channels_ = 0, x_pixels_ = 0, weight_pixels_ = 0;
-};
-
 template <class Attrs, ConvResult kResult>
 Support supports_own(const KernelQuery& query) {
   if constexpr (kResult == ConvResult::kY) return supports_conv(query);
@@ -349,12 +296,10 @@ Support supports_own(const KernelQuery& query) {
 struct ConvPlan {
   std::shared_ptr<const LibraryConvolution> plan;
   bool whole = true;
-  FewChannels few;
 };
 template <class Attrs, ConvResult kResult, int kMode>
 ConvPlan library_plan(const KernelQuery& query, std::string& reason) {
-  ConvolutionForm plain = convolution_form<Attrs, kResult, kMode>(query);
-  const FewChannels few(plain);
+  const ConvolutionForm plain = convolution_form<Attrs, kResult, kMode>(query);
   if constexpr (kResult == ConvResult::kY) {
     const Activation activation = query.attrs<Conv2dAttrs>().activation;
     ConvolutionForm whole = plain;
@@ -362,11 +307,11 @@ ConvPlan library_plan(const KernelQuery& query, std::string& reason) {
     whole.residual = query.has(3);
     whole.relu = activation == Activation::kRelu;
     if (activation == Activation::kNone || activation == Activation::kRelu) {
-      if (auto plan = library_convolution(gpu_of(query), whole, reason)) return {plan, true, few};
+      if (auto plan = library_convolution(gpu_of(query), whole, reason)) return {plan};
     }
-    return {library_convolution(gpu_of(query), plain, reason), false, few};
+    return {library_convolution(gpu_of(query), plain, reason), false};
   }
-  return {library_convolution(gpu_of(query), plain, reason), true, few};
+  return {library_convolution(gpu_of(query), plain, reason)};
 }
 template <class Attrs, ConvResult kResult, int kMode>
 Support supports_library_conv(const KernelQuery& query) {
@@ -386,8 +331,7 @@ class ConvFromLibrary : public PreparedKernel {
     GALLEY_ASSERT(chosen.plan != nullptr, reason);
     plan_ = chosen.plan;
     whole_ = chosen.whole;
-    few_ = chosen.few;
-    scratch_bytes_ = few_.scratch_bytes() + plan_->workspace_bytes();
+    scratch_bytes_ = plan_->workspace_bytes();
     if constexpr (kResult == ConvResult::kY) {
       const TensorType& y = query.out(0);
       const Activation activation = query.attrs<Conv2dAttrs>().activation;
@@ -402,23 +346,16 @@ class ConvFromLibrary : public PreparedKernel {
   int64_t scratch_bytes() const override { return scratch_bytes_; }
   void run(Stream& stream, const KernelArgs& args) const override {
     void *first = const_cast<void*>(args.inputs[0]), *second = const_cast<void*>(args.inputs[1]), *result = args.outputs[0];
-    void* workspace = static_cast<std::byte*>(args.scratch) + few_.scratch_bytes();
-    if (few_.any()) first = few_.x(stream, first, args.scratch);
-    if constexpr (kResult == ConvResult::kX) plan_->run(stream, {.x = result, .weight = second, .y = first}, workspace);
-    if constexpr (kResult == ConvResult::kWeight) {
-      void* weight = few_.any() ? few_.weight_memory(args.scratch) : result;
-      plan_->run(stream, {.x = first, .weight = weight, .y = second}, workspace);
-      if (few_.any()) few_.take_weight(stream, result, args.scratch);
-    }
+    if constexpr (kResult == ConvResult::kX) plan_->run(stream, {.x = result, .weight = second, .y = first}, args.scratch);
+    if constexpr (kResult == ConvResult::kWeight) plan_->run(stream, {.x = first, .weight = result, .y = second}, args.scratch);
     if constexpr (kResult == ConvResult::kY) {
-      if (few_.any()) second = few_.weight(stream, second, args.scratch);
       ConvolutionOperands at{.x = first, .weight = second, .y = result};
       const void *bias = bias_ ? bias_->get(stream, args) : args.in<void>(2), *residual = args.in<void>(3);
       if (whole_) {
         at.bias = bias;
         at.residual = residual;
       }
-      plan_->run(stream, at, workspace);
+      plan_->run(stream, at, args.scratch);
       if (whole_) return;
       device::EpilogueCall call = epilogue_;
       call.y = result;
@@ -431,7 +368,6 @@ class ConvFromLibrary : public PreparedKernel {
  private:
   std::shared_ptr<const LibraryConvolution> plan_;
   bool whole_ = true;
-  FewChannels few_;
   int64_t scratch_bytes_ = 0;
   std::optional<LibraryBias> bias_;  // of a whole plan
   device::EpilogueCall epilogue_{};

@@ -123,14 +123,6 @@ struct ChannelWalk {
   Divisor inner;
 };
 
-/// Pixels of `channels` (1 to 7) elements of 16 bits, as pixels of a pack with zeros, or from such.
-struct PadCall {
-  const uint16_t* from;
-  uint16_t* to;
-  int64_t pixels;
-  int channels;
-};
-
 enum Reduction : int { kSum, kMaximum, kMinimum };
 /// A reduction of `reduced` elements for each of `outputs` results: result o begins at the place that the kept dimensions give; the others
 /// are walked by the reduced ones. `to_steps`: of the result, along the kept dimensions.

@@ -1,7 +1,7 @@
 #pragma once
-// Matrices whose rows begin at odd addresses, and images of few channels, to and from such that libraries read fast.
+// Matrices whose rows begin at odd addresses, to and from such that libraries read fast.
 
-#include "libcore/backends/cuda/kernels/packs.h"
+#include "libcore/backends/cuda/kernels/portable.h"
 
 namespace galley::device {
 
@@ -21,24 +21,6 @@ GALLEY_KERNEL(copy_lines, (const CopyLinesCall call)) {
       to[call.columns + threadIdx.x - kWarp] = 0;
     if (threadIdx.x == 0 && head == 1) to[0] = from[0];
     if (threadIdx.x == 1 && (call.columns - head) % 2 == 1) to[call.columns - 1] = from[call.columns - 1];
-  }
-}
-
-GALLEY_KERNEL(pad_channels, (const PadCall call)) {
-  for (int64_t i = first_element(); i < call.pixels; i += all_threads()) {
-    Word word = {};
-    GALLEY_UNROLL
-    for (int c = 0; c < kPack - 1; ++c)
-      if (c < call.channels) word.bits[c / 2] |= static_cast<uint32_t>(call.from[i * call.channels + c]) << (c % 2 * 16);
-    reinterpret_cast<Word*>(call.to)[i] = word;
-  }
-}
-GALLEY_KERNEL(remove_channels, (const PadCall call)) {
-  for (int64_t i = first_element(); i < call.pixels; i += all_threads()) {
-    const Word word = reinterpret_cast<const Word*>(call.from)[i];
-    GALLEY_UNROLL
-    for (int c = 0; c < kPack - 1; ++c)
-      if (c < call.channels) call.to[i * call.channels + c] = static_cast<uint16_t>(word.bits[c / 2] >> (c % 2 * 16));
   }
 }
 

@@ -19,12 +19,13 @@
   X(batch_norm_backward_parts) X(batch_norm_backward_sums) X(batch_norm_backward_values) X(batch_norm_update_channels) \
   X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
   X(reduce_channels) X(reduce_channel_parts) X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
-  X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(epilogue_packs) X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
+  X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(epilogue_packs) \
+  X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
   X(max_pool) X(max_pool_backward) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
   X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_rows) X(cross_entropy_total) X(cross_entropy_weights) \
   X(cross_entropy_backward_positions) X(cross_entropy_backward_rows) X(embedding_ranks) X(embedding_begins) X(embedding_order) \
   X(embedding_packs) X(embedding_rows) \
-  X(square_parts) X(square_total) X(copy_lines) X(pad_channels) X(remove_channels) \
+  X(square_parts) X(square_total) X(copy_lines) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
   X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) \
   X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
