@@ -60,6 +60,8 @@ struct Collective {
   RankGroup group;        ///< all_reduce, reduce_scatter, all_gather.
   /// Set where the ranks of one machine do their part of a collective of more ranks; it must live until the wait.
   const PartOfCall* part = nullptr;
+
+  bool between_two_ranks() const { return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive; }
 };
 
 /// The order of sums in groups, which sum in turn, those with the smaller stride first (inside nodes, then between them), so that the tree

@@ -113,7 +113,7 @@ void DirectCommunicator::begin(const Collective& call, Ticket ticket) {
   p = {.call = call, .ticket = ticket};
   p.order = &order_of(call);
   last_ = ticket;
-  if (is_message(call)) {
+  if (call.between_two_ranks()) {
     messages_.push_back(ticket);
   } else {
     divide(p);
@@ -139,7 +139,7 @@ DirectCommunicator::Lowest DirectCommunicator::lowest() const {
 DirectCommunicator::Pending& DirectCommunicator::at(Cursor& cursor) {
   const auto ended = [&](Ticket ticket) {
     const Pending& p = pending(ticket);
-    return p.ticket != ticket || is_message(p.call) || p.first + static_cast<uint64_t>(p.steps) <= cursor.step;
+    return p.ticket != ticket || p.call.between_two_ranks() || p.first + static_cast<uint64_t>(p.steps) <= cursor.step;
   };
   while (cursor.ticket == 0 || ended(cursor.ticket)) ++cursor.ticket;
   return pending(cursor.ticket);
@@ -369,7 +369,7 @@ bool DirectCommunicator::progress_messages() {
 }
 
 bool DirectCommunicator::done(const Pending& p) const {
-  return is_message(p.call) ? p.first == 1 : finish_.step >= p.first + static_cast<uint64_t>(p.steps);
+  return p.call.between_two_ranks() ? p.first == 1 : finish_.step >= p.first + static_cast<uint64_t>(p.steps);
 }
 
 void DirectCommunicator::throw_if_aborted() {
@@ -406,7 +406,7 @@ void DirectCommunicator::abort_and_throw(const std::string& message) {
 void DirectCommunicator::throw_timeout(const Pending& p) {
   std::string behind;
   for (int r = 0; r < size() && behind.empty(); ++r) {
-    const bool late = is_message(p.call) ? r == p.call.peer : board_.rank(r).posted.load() <= finish_.step;
+    const bool late = p.call.between_two_ranks() ? r == p.call.peer : board_.rank(r).posted.load() <= finish_.step;
     if (late && r != rank()) behind = cat("rank ", shown(r), " has not reached ");
   }
   if (behind.empty()) behind = "a rank is stuck in ";

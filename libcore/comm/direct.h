@@ -75,7 +75,6 @@ class DirectCommunicator : public Communicator {
   };
 
   Pending& pending(Ticket ticket) { return pending_[ticket % kMostPending]; }
-  static bool is_message(const Collective& call) { return call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kReceive; }
   void divide(Pending& p) const;
   Lowest lowest() const;
   /// Moves the cursor to the collective of its step.

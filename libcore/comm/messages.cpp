@@ -20,7 +20,6 @@ constexpr int kCheckTag = 2, kMessageTag = 3;  // of checks, and of sends and re
 constexpr int kTestsBeforeSleep = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
-bool is_point_to_point(const Collective& call) { return call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kReceive; }
 
 const std::byte* bytes_at(const void* base, int64_t offset) { return static_cast<const std::byte*>(base) + offset; }
 std::byte* bytes_at(void* base, int64_t offset) { return static_cast<std::byte*>(base) + offset; }
@@ -87,7 +86,7 @@ void MessageCommunicator::work() {
       tests = 0;
     }
     lock.unlock();
-    const bool message = job != nullptr && is_point_to_point(job->call);
+    const bool message = job != nullptr && job->call.between_two_ranks();
     std::exception_ptr error;
     try {
       if (job != nullptr && !message && options_.check) check_neighbor(*job);

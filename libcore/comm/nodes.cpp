@@ -15,7 +15,6 @@ namespace {
 const std::byte* part_at(const void* base, int64_t offset) { return static_cast<const std::byte*>(base) + offset; }
 std::byte* part_at(void* base, int64_t offset) { return static_cast<std::byte*>(base) + offset; }
 
-bool between_two(const Collective& call) { return call.kind == CollectiveKind::kSend || call.kind == CollectiveKind::kReceive; }
 
 /// The levels of a collective of groups; std::nullopt also for other collectives.
 std::optional<NodeLevels> levels_of_call(const Collective& call, int ranks, int per_machine) {
@@ -300,7 +299,7 @@ class NodeCommunicator : public Communicator {
 };
 
 bool NodeCommunicator::on_machine(const Collective& call) const {
-  if (between_two(call)) return call.peer / machine_->size() == rank() / machine_->size();
+  if (call.between_two_ranks()) return call.peer / machine_->size() == rank() / machine_->size();
   const std::optional<NodeLevels> levels = levels_of_call(call, size(), machine_->size());
   return levels && levels->between == 1;
 }
@@ -308,7 +307,7 @@ bool NodeCommunicator::on_machine(const Collective& call) const {
 /// The same in the numbers of the machine's ranks.
 Collective NodeCommunicator::of_machine(const Collective& call, PartOfCall& part) {
   Collective own = call;
-  if (between_two(call)) own.peer = call.peer % machine_->size();
+  if (call.between_two_ranks()) own.peer = call.peer % machine_->size();
   if (own.group.size == 0) own.group = {1, machine_->size()};
   const GroupOrder& order = this->order(call.leaves, call.group, call.of_group);
   const std::array<int, 4> key{call.leaves, call.group.stride, call.group.size, call.of_group};

@@ -202,7 +202,7 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   for (const auto& [step, input] : feed.readers) operands_[step].inputs[input] = address;
 }
 
-void Execution::take(std::string_view name, const Execution& from, std::string_view output) {
+void Execution::feed_from(std::string_view name, const Execution& from, std::string_view output) {
   if (device_.is_host()) return feed(name, from.view(output));
   const ValueId id = program_->graph().find_input(name), made = from.program_->graph().find_output(output);
   GALLEY_ASSERT(takes(name) && made != kNoValue, "the program has no input '", name, "', or the other program has no output '", output,

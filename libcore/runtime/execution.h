@@ -48,7 +48,7 @@ class Execution {
   void feed(std::string_view name, const Tensor& values);
   /// Sets an input to an output of the last run of another execution on the same device, which must have its type. On the host's device the
   /// array is used without a copy, as by `feed`; on others it is copied on the device, unless the formats differ.
-  void take(std::string_view name, const Execution& from, std::string_view output);
+  void feed_from(std::string_view name, const Execution& from, std::string_view output);
   /// Sets an input of one element for all following runs; the value is converted to the input's dtype. The next run copies all scalars to
   /// the device together.
   void set(std::string_view name, double value);

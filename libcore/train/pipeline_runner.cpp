@@ -166,7 +166,7 @@ void PipelineRunner::backward(const PipelineAction& action, const ReplicaInput& 
     const std::string& name = graph.value(id).name;
     if (graph.value(id).role != ValueRole::kInput || !name.starts_with("value")) continue;
     const auto received = mailbox_.find({name, action.micro_batch});
-    received != mailbox_.end() ? execution.feed(name, received->second) : execution.take(name, made, name);
+    received != mailbox_.end() ? execution.feed(name, received->second) : execution.feed_from(name, made, name);
   }
   execution.run({.observer = observer});
   for (const StageMessage& message : part.messages.send_backward) {

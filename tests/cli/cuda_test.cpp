@@ -116,7 +116,7 @@ TEST(Cuda, AFailingCallLosesNothing) {
   Outcome outcome = train("whole", "GALLEY_STAND_IN_COUNTS=whole.counts");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const std::map<std::string, int64_t> counts = counts_of(folder / "whole.counts");
-  ASSERT_GT(counts.at("cuLaunchKernel"), 40);
+  ASSERT_GT(counts.at("cuLaunchKernel"), 30);
   const std::string weights = tensor_bytes(folder / "whole/weights.safetensors");
   // Without these the run goes on: on own kernels, without a graph of the step, or with memory that the driver keeps.
   const std::set<std::string> harmless{
