@@ -20,7 +20,6 @@ constexpr int kCheckTag = 2, kMessageTag = 3;  // of checks, and of sends and re
 constexpr int kTestsBeforeSleep = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
-
 const std::byte* bytes_at(const void* base, int64_t offset) { return static_cast<const std::byte*>(base) + offset; }
 std::byte* bytes_at(void* base, int64_t offset) { return static_cast<std::byte*>(base) + offset; }
 

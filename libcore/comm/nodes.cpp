@@ -15,7 +15,6 @@ namespace {
 const std::byte* part_at(const void* base, int64_t offset) { return static_cast<const std::byte*>(base) + offset; }
 std::byte* part_at(void* base, int64_t offset) { return static_cast<std::byte*>(base) + offset; }
 
-
 /// The levels of a collective of groups; std::nullopt also for other collectives.
 std::optional<NodeLevels> levels_of_call(const Collective& call, int ranks, int per_machine) {
   switch (call.kind) {

@@ -30,10 +30,11 @@ struct TrainPlan {
   int64_t state_bytes = 0;                ///< Of the optimizer's state and averages, for trained parameters only.
   double flops_per_step = 0;              ///< Two per multiply-add.
   Arithmetic executed_per_step;           ///< As executed: fewer for Winograd convolutions.
+  bool on_host = true;                    ///< The processor computes.
   int64_t persistent_bytes = 0;           ///< Parameters, buffers, optimizer state.
   int64_t disk_bytes = 0;                 ///< Of these arrays, in memory-mapped files (sharding.offload).
   int64_t scratch_bytes = 0;              ///< The arena of the largest program; with replicas, theirs too, and sums.
-  int64_t base_bytes = 0;  ///< Of the process without these two: code, data buffers, prepared kernels, copies for evaluation and files.
+  int64_t base_bytes = 0;  ///< Of the process without these two: code, data buffers, copies for evaluation and files. Of a GPU: batches.
   int64_t planned_peak_bytes = 0;        ///< Of the phase that takes most: training, evaluation, writing or loading.
   int reorders = 0;                      ///< Activation reorders inside a step.
   int widened = 0;                       ///< Operators on bf16 values that compute in f32 between casts.

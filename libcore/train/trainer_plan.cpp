@@ -185,6 +185,7 @@ void Trainer::State::plan_facts() {
   plan.adapters = adapter_tensors / 2;
   for (const StateSpec& state : update->states()) plan.state_bytes += state.type.bytes();
   std::tie(plan.flops_per_step, plan.executed_per_step) = update->flops();
+  plan.on_host = engine->backend().device().is_host();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.widened = update->program().report().rewrites.widened;
   plan.attention = update->attention();
@@ -247,6 +248,10 @@ void Trainer::State::plan_peak() {
     plan.base_bytes += reached_bytes(update->program()) / sharing * (sharing - 1);
   }
   if (rank_count() > 1 && engine->backend().device().is_host()) plan.base_bytes += options.ranks->buffer_bytes(update->largest_sum());
+  if (!plan.on_host) {  // of the device's memory: inputs, and the two slots through which each arrives
+    plan.base_bytes = 3 * update->program().feed_bytes();
+    if (evaluator != nullptr) plan.base_bytes += 3 * evaluator->program().feed_bytes();
+  }
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + std::max(plan.scratch_bytes + prepared, loading);
 }
 

@@ -352,8 +352,9 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
       {"parameters",
        cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
       {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP per step")},
-      {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ",
-                     bytes(plan.scratch_bytes), " activations and workspace + ", bytes(plan.base_bytes), " process")},
+      {"memory",
+       cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ", bytes(plan.scratch_bytes),
+           " activations and workspace + ", bytes(plan.base_bytes), plan.on_host ? " process" : " batches")},
       {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", counted(plan.reorders, "activation reorder"), " per step",
                        plan.widened > 0 ? cat(", ", counted(plan.widened, "operator"), " in f32 between casts") : "")}};
   if (plan.disk_bytes > 0) lines.emplace_back("on disk", bytes(plan.disk_bytes));
@@ -387,13 +388,15 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   table.rows.push_back({"trained", cat(counted(result.steps, "step"), ", ", fixed(result.epochs, 2), " epochs, ",
                                        human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
   if (plan != nullptr && result.session_s > 0) {
-    // The rate of this process, validation and saving included, against what this machine can do.
+    // The rate of this process, validation and saving included, against what the processor can do.
     const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.session_s;
-    const MachineLimits machine = measure_machine();
-    const double least_s = static_cast<double>(result.steps - plan->start_step) * plan->executed_per_step.seconds_at(machine);
     table.rows.push_back({"speed", cat(human_number(rate), " samples/s, validation and saving included")});
-    table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.session_s, 1), " % of ",
-                                              limits_text(machine, plan->executed_per_step), ", measured")});
+    if (plan->on_host) {
+      const MachineLimits machine = measure_machine();
+      const double least_s = static_cast<double>(result.steps - plan->start_step) * plan->executed_per_step.seconds_at(machine);
+      table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.session_s, 1), " % of ",
+                                                limits_text(machine, plan->executed_per_step), ", measured")});
+    }
   }
   table.rows.push_back(
       {"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ",
