@@ -64,7 +64,10 @@ class Recaster {
   bool takes_narrow(const Node& node, size_t i) const {
     const PortKind kind = node.op->input_port(i).kind;
     switch (node.op->precision) {
-      case PrecisionRule::kLow: return policy_.biases || (kind != PortKind::kStatistics && graph_.type(node.inputs[i]).shape.rank() >= 2);
+      case PrecisionRule::kLow: {
+        const bool vector = graph_.type(node.inputs[i]).shape.rank() < 2;
+        return kind == PortKind::kStatistics ? vector && policy_.biases : !vector;
+      }
       case PrecisionRule::kActivations: return kind == PortKind::kActivation;
       default: return true;
     }

@@ -32,7 +32,7 @@ struct CommunicationEvent {
 struct StepMark {
   int64_t number = 0;
   int64_t begin_ns = 0, end_ns = 0;
-  int64_t resident_bytes = 0;           // resident memory of the process at the end; 0: not measured
+  int64_t resident_bytes = 0;           // resident memory at the end, or the most of a GPU so far; 0: not measured
   size_t first_node = 0, end_node = 0;  // range of its events in Recording::nodes
   size_t first_wait = 0, end_wait = 0;
 };
@@ -48,7 +48,7 @@ struct Recording {
 class Recorder final : public NodeObserver {
  public:
   void begin_step(int64_t number);
-  /// Waits until the nodes of the step have run. `resident_bytes`: memory of the process, if measured.
+  /// Waits until the nodes of the step have run. `resident_bytes`: as in StepMark, if measured.
   void end_step(int64_t resident_bytes = 0);
   /// Discards the recorded events but keeps the memory; called at the end of warm-up.
   void clear();

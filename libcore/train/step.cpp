@@ -234,6 +234,7 @@ void TrainStep::bind_rates(Stage& stage) const {
 }
 
 void TrainStep::bind() {
+  fed_.clear();
   if (replicas_.count > 0) return bind_replicas(stages_.front());
   for (Stage& stage : stages_) {
     stage.update = engine_.bind(stage.update_program);

@@ -68,6 +68,18 @@ void add_linear_for_kernels(std::vector<OpCase>& cases) {
                        .forward_only = true});
     }
   }
+  // An activation that libraries do not have, with a bias, and rows that are and are not whole words of 16 bytes.
+  for (const int64_t outputs : {24, 13}) {
+    cases.push_back({.name = cat("linear_gelu_bias_", outputs),
+                     .build =
+                         [=](CaseInputs& in) {
+                           LinearAttrs attrs;
+                           attrs.activation = Activation::kGelu;
+                           linear(in.real({9, 16}), in.weight({outputs, 16}), in.vector(outputs), attrs);
+                         },
+                     .forward_only = true,
+                     .low_precision = true});
+  }
 }
 
 Shape matrices(std::vector<int64_t> lead, int64_t rows, int64_t columns, bool transposed) {

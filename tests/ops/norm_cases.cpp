@@ -175,7 +175,7 @@ void add_layer_norms(std::vector<OpCase>& cases) {
   }
   // For kernels: rows of one value, shorter than a vector, longer than a run of lanes, and enough rows for several threads and blocks.
   for (const Shape& shape : {Shape{3, 1}, Shape{5, 33}, Shape{1, 2500}, Shape{7, 13, 197}, Shape{190, 257}, Shape{4, 3, 5, 29},
-                             Shape{45, 24}, Shape{3, 264}, Shape{2, 2056}}) {
+                             Shape{45, 24}, Shape{3, 264}, Shape{2, 2056}, Shape{300, 24}, Shape{100, 264}}) {
     for (const int affine : {0, 1, 2}) {
       const bool packs = shape[-1] % 8 == 0;  // of the CUDA kernels: rows of one warp and of several, and several packs a thread
       if (packs && affine == 1) continue;

@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "libcore/ops/attention.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {
@@ -56,6 +57,29 @@ TEST(AssignPrecision, TypesFollowTheOperatorsRules) {
     EXPECT_EQ(type_of(net.graph, node_at(net.graph, "cross_entropy", "").inputs[0]), DType::kF32);
     for (ValueId id : net.graph.inputs()) EXPECT_NE(type_of(net.graph, id), DType::kBF16) << "what is fed and kept stays";
   }
+}
+
+// As the libraries of GPUs want them; other vectors and the bias of attention's scores, which is no vector, stay.
+TEST(AssignPrecision, BiasesOfProductsFollowIfTheyMust) {
+  TinyNet net;
+  build_tiny_net(net);
+  PrecisionPolicy policy = kBf16;
+  policy.biases = true;
+  assign_precision(net.graph, policy);
+  verify(net.graph);
+  EXPECT_EQ(type_of(net.graph, node_at(net.graph, "linear", "fc").inputs[2]), DType::kBF16);
+  const Node& norm = node_at(net.graph, "batch_norm", "bn1");
+  for (size_t i = 1; i < norm.inputs.size(); ++i) EXPECT_EQ(type_of(net.graph, norm.inputs[i]), DType::kF32);
+  Graph graph;
+  const auto input = [&](const char* name, const Shape& shape) {
+    return graph.add_input(name, {DType::kF32, shape, {}, {}}, ValueRole::kInput);
+  };
+  const Value query = input("query", {1, 2, 3, 4});
+  graph.add_output("y", attention({.q = query, .k = query, .v = query, .bias = input("bias", {1, 3, 2, 2})}).o);
+  assign_precision(graph, policy);
+  const Node& node = node_at(graph, "attention", "");
+  EXPECT_EQ(type_of(graph, node.inputs[0]), DType::kBF16);
+  EXPECT_EQ(type_of(graph, node.inputs[3]), DType::kF32);
 }
 
 TEST(AssignPrecision, ModulesCanStayInF32AndF32ChangesNothing) {

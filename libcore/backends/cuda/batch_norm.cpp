@@ -55,6 +55,7 @@ class BatchNorm : public PreparedKernel {
     for (const auto& arrays : {args.inputs, std::span<const void* const>(args.outputs.data(), args.outputs.size())})
       packs = packs && std::all_of(arrays.begin(), arrays.end(), [](const void* array) { return have_packs(array); });
     call.walk = channel_walk(view_, packs);
+    if (elements_ == 0) call.walk.units = 0;
     const int64_t blocks = elements_ == 0 ? 0 : blocks_of(call.walk);
     cuda_launch(stream, kBackward ? "batch_norm_backward_parts" : "batch_norm_parts", blocks_of(call.walk), call);
     cuda_launch(stream, kBackward ? "batch_norm_backward_sums" : "batch_norm_statistics", merging_blocks(view_.channels), call);

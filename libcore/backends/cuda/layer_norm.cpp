@@ -69,7 +69,10 @@ class LayerNorm : public NormOfRows {
  public:
   explicit LayerNorm(const KernelQuery& query) : NormOfRows(query, size_of(query), kBackward) {
     call_.statistics_type = type_of(kBackward ? query.in(2) : query.out(1));
-    call_.vector_type = kBackward ? type_of(query.out(1)) : query.has(1) ? type_of(query.in(1)) : device::kF32;
+    call_.vector_type = kBackward      ? type_of(query.out(1))
+                        : query.has(1) ? type_of(query.in(1))
+                        : query.has(2) ? type_of(query.in(2))
+                                       : device::kF32;
     if constexpr (!kBackward) call_.eps = static_cast<float>(query.attrs<Attrs>().eps);
   }
 

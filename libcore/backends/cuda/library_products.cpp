@@ -84,9 +84,8 @@ struct LibraryProduct::Plan {
     if (form.bias) set(lt::kBiasType, static_cast<int32_t>(type_of(form.dtype)));
     a = layout_of(form.dtype, form.a_transposed ? form.k : form.m, form.a_transposed ? form.m : form.k, form.a_line, form.batch,
                   form.a_batch);
-    b = layout_of(form.dtype, form.b_transposed ? form.n : form.k, form.b_transposed ? form.k : form.n, form.b_line, form.batch,
-                  form.b_batch);
-    y = layout_of(is_integer(form) ? DType::kI32 : form.dtype, form.m, form.n, form.y_line, form.batch, form.m * form.n);
+    b = layout_of(form.dtype, form.b_transposed ? form.n : form.k, form.b_transposed ? form.k : form.n, 0, form.batch, form.b_batch);
+    y = layout_of(is_integer(form) ? DType::kI32 : form.dtype, form.m, form.n, 0, form.batch, form.m * form.n);
   }
   /// Asks for the algorithm that is probably the fastest.
   void choose(lt::Handle handle, size_t most_workspace, bool deterministic) {

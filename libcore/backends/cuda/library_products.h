@@ -15,9 +15,9 @@ struct ProductForm {
   DType dtype = DType::kF32;
   bool a_transposed = false, b_transposed = false;
   int64_t batch = 1, m = 0, n = 0, k = 0;
-  int64_t a_batch = 0, b_batch = 0;            ///< Elements between matrices; 0: the same matrix for all.
-  int64_t a_line = 0, b_line = 0, y_line = 0;  ///< Elements between rows as they are stored; 0: rows follow one another.
-  bool bias = false;                           ///< In the dtype of the operands.
+  int64_t a_batch = 0, b_batch = 0;  ///< Elements between matrices; 0: the same matrix for all.
+  int64_t a_line = 0;                ///< Elements between rows of a as they are stored; 0: rows follow one another.
+  bool bias = false;                 ///< In the dtype of the operands.
   bool relu = false;
   bool tf32 = false;          ///< Operands in f32 may be rounded to TF32.
   bool deterministic = true;  ///< Equal operands give equal bits in each run.

@@ -13,13 +13,23 @@ namespace {
 
 using device::PoolCall;
 
+/// Kernels count the elements of a sample in 32 bits.
+Support small_samples(const KernelQuery& query) {
+  for (const auto* types : {&query.context.inputs, &query.context.outputs})
+    for (const TensorType* type : *types)
+      if (type != nullptr && type->shape.rank() > 0 && type->elements() / std::max<int64_t>(1, type->shape[0]) >= int64_t{1} << 31)
+        return Support::no("a sample of 2^31 elements");
+  return Support::yes();
+}
 /// Maxima also of integers of 8 bits (ops/quantized.h).
 Support supports_maximum(const KernelQuery& query) {
+  if (const Support small = small_samples(query); !small) return small;
   const DType dtype = query.in(0).dtype;
   if ((!is_floating(dtype) || dtype == DType::kF64) && dtype != DType::kU8 && dtype != DType::kI8) return Support::no(cat("dtype ", dtype));
   return no_blocked_formats(query);
 }
 Support supports(const KernelQuery& query) {
+  if (const Support small = small_samples(query); !small) return small;
   if (!is_floating(query.in(0).dtype) || query.in(0).dtype == DType::kF64) return Support::no(cat("dtype ", query.in(0).dtype));
   return no_blocked_formats(query);
 }

@@ -153,7 +153,7 @@ TEST(CudaLibraries, ProductsOfOddLinesAreDivided) {
   const DType dtype = DType::kBF16;
   for (const ProductForm& form : {ProductForm{.dtype = dtype, .b_transposed = true, .m = 300, .n = 13, .k = 8},
                                   ProductForm{.dtype = dtype, .b_transposed = true, .m = 128, .n = 9, .k = 16, .relu = true},
-                                  ProductForm{.dtype = dtype, .m = 300, .n = 8, .k = 13},
+                                  ProductForm{.dtype = dtype, .m = 300, .n = 8, .k = 13, .bias = true},
                                   ProductForm{.dtype = dtype, .a_transposed = true, .m = 301, .n = 16, .k = 5}}) {
     const std::unique_ptr<AlignedProduct> product = AlignedProduct::of(form, {.least_operations = 0, .most_bytes = 3000});
     ASSERT_NE(product, nullptr);

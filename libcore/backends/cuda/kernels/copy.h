@@ -180,18 +180,20 @@ GALLEY_KERNEL(gather_elements, (const GatherCall call)) {
   }
 }
 
-/// to[o, w, i] = the sum of from[o, p, i] with index[o, p, i] = w, in the order of p: a thread adds up one element of the result.
+/// The sum for element i of the result, in the order of the elements that are added.
+GALLEY_DEVICE float scattered_sum(const GatherCall& call, int64_t i) {
+  const int64_t outer = i / (call.whole * call.inner), place = i / call.inner % call.whole, inner = i % call.inner;
+  float sum = 0;
+  for (int64_t p = 0; p < call.picked; ++p) {
+    const int64_t from = (outer * call.picked + p) * call.inner + inner;
+    if (load<int64_t>(call.index, from, call.index_type) == place) sum += load<float>(call.from, from, call.type);
+  }
+  return sum;
+}
+/// to[o, w, i] = the sum of from[o, p, i] with index[o, p, i] = w: a thread adds up one element of the result.
 GALLEY_KERNEL(scatter_add_elements, (const GatherCall call)) {
   const int64_t elements = call.outer * call.whole * call.inner;
-  for (int64_t i = first_element(); i < elements; i += all_threads()) {
-    const int64_t outer = i / (call.whole * call.inner), place = i / call.inner % call.whole, inner = i % call.inner;
-    float sum = 0;
-    for (int64_t p = 0; p < call.picked; ++p) {
-      const int64_t from = (outer * call.picked + p) * call.inner + inner;
-      if (load<int64_t>(call.index, from, call.index_type) == place) sum += load<float>(call.from, from, call.type);
-    }
-    store(sum, call.to, i, call.type);
-  }
+  for (int64_t i = first_element(); i < elements; i += all_threads()) store(scattered_sum(call, i), call.to, i, call.type);
 }
 
 GALLEY_KERNEL(one_hot_elements, (const OneHotCall call)) {

@@ -97,9 +97,9 @@ template <Type kType, int kPacks>
 GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared, float* others) {
   const RowThreads at = row_threads(call.warps);
   const float share = 1.0f / static_cast<float>(call.size);
+  int turn = 0;  // of all parts: no barrier follows the last sums of one
   for (int64_t part = blockIdx.x; part < call.parts; part += gridDim.x) {
     float dgamma[kPacks][kPack] = {}, dbeta[kPacks][kPack] = {};
-    int turn = 0;
     for (int64_t first = part * at.at_once; first < call.rows; first += call.parts * at.at_once) {
       const int64_t row = first + at.own, begin = row * call.size;
       const bool exists = row < call.rows;

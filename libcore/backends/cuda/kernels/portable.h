@@ -7,8 +7,7 @@
 //   blocks. Parameters are numbers, addresses, and structs of them.
 // - Shared memory: GALLEY_SHARED(type, name, count). It is not initialized.
 // - threadIdx, blockIdx, blockDim, gridDim; __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_down_sync, atomicAdd, __threadfence.
-// - Functions: GALLEY_DEVICE. Loops that nvcc unrolls: GALLEY_UNROLL, GALLEY_UNROLL_BY_2, GALLEY_UNROLL_BY_4; that it keeps:
-// GALLEY_NO_UNROLL.
+// - Functions: GALLEY_DEVICE. Loops that nvcc unrolls: GALLEY_UNROLL, GALLEY_UNROLL_BY_4; that it keeps: GALLEY_NO_UNROLL.
 // - Reads before GALLEY_KEEP_ORDER() stay before what follows it.
 
 #include "libcore/backends/cuda/kernels/calls.h"
@@ -20,7 +19,6 @@
 #define GALLEY_SHARED(type, name, count) __shared__ type name[count]
 #define GALLEY_KEEP_ORDER() asm volatile("" ::: "memory")
 #define GALLEY_UNROLL _Pragma("unroll")
-#define GALLEY_UNROLL_BY_2 _Pragma("unroll 2")
 #define GALLEY_UNROLL_BY_4 _Pragma("unroll 4")
 #define GALLEY_NO_UNROLL _Pragma("unroll 1")
 #endif

@@ -1,6 +1,8 @@
 #pragma once
-// Sums of elements with equal indices, in any order: of integers (sampling.h), which do not depend on it.
+// Sums of elements with equal indices, in any order: of integers (sampling.h), which do not depend on it. The largest element gives the
+// steps of all, so that elements below 2^-37 of it add nothing.
 
+#include "libcore/backends/cuda/kernels/copy.h"
 #include "libcore/backends/cuda/kernels/sampling.h"
 
 namespace galley::device {
@@ -33,7 +35,8 @@ GALLEY_KERNEL(scatter_sums, (const GatherCall call, const FixedSumCall fixed)) {
   const double largest = largest_of(fixed.largest);
   for (int64_t i = first_element(); i < fixed.elements; i += all_threads()) {
     const double sum = static_cast<double>(static_cast<int64_t>(fixed.sums[i]));
-    store(static_cast<float>(largest - largest == 0 ? sum / kFixedSteps * largest : largest - largest), call.to, i, call.type);
+    // Beside an element that is not finite, others keep their sums.
+    store(largest - largest == 0 ? static_cast<float>(sum / kFixedSteps * largest) : scattered_sum(call, i), call.to, i, call.type);
   }
 }
 

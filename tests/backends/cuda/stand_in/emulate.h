@@ -59,7 +59,6 @@ unsigned long long atomic_add(unsigned long long* to, unsigned long long value);
 #define GALLEY_DEVICE inline
 #define GALLEY_KEEP_ORDER()
 #define GALLEY_UNROLL
-#define GALLEY_UNROLL_BY_2
 #define GALLEY_UNROLL_BY_4
 #define GALLEY_NO_UNROLL
 #define GALLEY_KERNEL(name, parameters) inline void name parameters
