@@ -59,8 +59,8 @@ TEST(AssignPrecision, TypesFollowTheOperatorsRules) {
   }
 }
 
-// As the libraries of GPUs want them; other vectors and the bias of attention's scores, which is no vector, stay.
-TEST(AssignPrecision, BiasesOfProductsFollowIfTheyMust) {
+// The libraries of GPUs read biases in the dtype of the product. Vectors of norms and the bias of attention scores stay in f32.
+TEST(AssignPrecision, BiasesOfProductsFollowThePolicy) {
   TinyNet net;
   build_tiny_net(net);
   PrecisionPolicy policy = kBf16;

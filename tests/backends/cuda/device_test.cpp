@@ -34,6 +34,21 @@ TEST(CudaDevice, CopiesThereAndBack) {
   }
 }
 
+TEST(CudaDevice, CountsTheMostMemoryInUse) {
+  Memory& memory = stand_in_device().memory();
+  memory.reset_peak();
+  const int64_t before = memory.peak_bytes();
+  void* first = memory.allocate(3000, 256);
+  void* second = memory.allocate(5000, 256);
+  memory.free(first, 3000, 256);
+  EXPECT_EQ(memory.peak_bytes() - before, 8000);
+  memory.reset_peak();
+  EXPECT_EQ(memory.peak_bytes() - before, 5000);
+  memory.free(second, 5000, 256);
+  EXPECT_EQ(memory.peak_bytes() - before, 5000);
+  EXPECT_EQ(stand_in_device().host_memory().peak_bytes(), 0);
+}
+
 TEST(CudaDevice, AlignsMemory) {
   CudaDevice& device = stand_in_device();
   for (const int64_t alignment : {64, 256, 4096, 2 << 20}) {

@@ -10,7 +10,7 @@
 namespace galley::device {
 
 inline constexpr unsigned kNoRow = ~0u;
-/// The row of a token; kNoRow: beyond the table, or there is no such token.
+/// The row of a token. Returns kNoRow if the index is outside the table, or if there are fewer tokens.
 GALLEY_DEVICE unsigned token_row(const EmbeddingCall& call, int64_t token) {
   if (token >= call.tokens) return kNoRow;
   const int64_t row = load<int64_t>(call.index, token, call.index_type);
