@@ -57,7 +57,8 @@ std::string store_of(const std::string& what) {
 MachineLimits device_limits(std::string_view device) {
   std::ifstream file(machine_store(device));
   const std::optional<DeviceLimits> stored = device_limits_of(nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false));
-  const DeviceLimits measured = stored ? *stored : measure_device(device);
+  const bool usable = stored && stored->copy_per_s > 0 && !stored->products.empty();
+  const DeviceLimits measured = usable ? *stored : measure_device(device);
   MachineLimits limits{.bytes_per_s = measured.copy_per_s};
   for (const ProductRate& product : measured.products) {
     const DType dtype = product.dtype == "f32" ? DType::kF32 : DType::kBF16;
