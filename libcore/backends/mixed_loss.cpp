@@ -37,8 +37,6 @@ void define_backward(Expansion& e) {
   e.set(0, cross_entropy_backward(e.in(0), e.in(1), e.in(2), class_weight_of(e, 3), e.attrs<CrossEntropyAttrs>()));
 }
 
-constexpr std::string_view kAfterDifferentiation = "back ends make it after differentiation";
-
 }  // namespace
 
 const OpDef& mixed_cross_entropy_op() {

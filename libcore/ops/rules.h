@@ -58,5 +58,7 @@ Cost input_cost(const OpContext& context) {
 
 /// OpDef::no_gradient of backward operators.
 inline constexpr std::string_view kNoSecondDerivative = "a backward operator: second derivatives are not built";
+/// Of operators of rewrites.
+inline constexpr std::string_view kAfterDifferentiation = "back ends make it after differentiation";
 
 }  // namespace galley

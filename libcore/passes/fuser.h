@@ -18,6 +18,7 @@ class Fuser {
 
   size_t size() const { return nodes_.size(); }
   Node& node(size_t n) { return nodes_[n]; }
+  const Node& node(size_t n) const { return nodes_[n]; }
   bool gone(size_t n) const { return gone_[n]; }
   /// The node that computes a value, or -1.
   int producer(ValueId id) const { return id == kNoValue ? -1 : producers_[static_cast<size_t>(id)]; }

@@ -25,7 +25,7 @@ bool unpacks_parameters(const Graph& graph, const Node& node) {
   return integers && is_floating(graph.type(node.outputs[0]).dtype) && graph.type(node.outputs[0]).bytes() > bytes;
 }
 
-size_t hoist_prepare(Graph& graph) {
+std::vector<bool> computed_once(const Graph& graph) {
   std::set<ValueId> changed;  // named inputs that the graph updates
   for (const Node& node : graph.nodes()) {
     for (const InPlace& update : node.op->updates) {
@@ -39,7 +39,6 @@ size_t hoist_prepare(Graph& graph) {
   }
   const bool training =
       std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward; });
-  std::deque<Node> front, rest;
   for (const Node& node : graph.nodes()) {
     bool early = node.op->updates.empty() && !node.op->has_effect && !(training && unpacks_parameters(graph, node));
     for (ValueId id : node.inputs) early &= id == kNoValue || fixed[static_cast<size_t>(id)];
@@ -47,6 +46,15 @@ size_t hoist_prepare(Graph& graph) {
       for (ValueId id : node.outputs) early &= graph.type(id).bytes() <= kLargestKeptConstant;
     }
     for (ValueId id : node.outputs) fixed[static_cast<size_t>(id)] = early;
+  }
+  return fixed;
+}
+
+size_t hoist_prepare(Graph& graph) {
+  const std::vector<bool> fixed = computed_once(graph);
+  std::deque<Node> front, rest;
+  for (const Node& node : graph.nodes()) {
+    const bool early = !node.outputs.empty() && fixed[static_cast<size_t>(node.outputs[0])];
     (early ? front : rest).push_back(node);
   }
   const size_t count = front.size();

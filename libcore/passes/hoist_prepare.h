@@ -5,8 +5,10 @@
 
 namespace galley {
 
-/// Moves nodes to the front that depend only on constants and on parameters and buffers that the graph does not update. A program runs them
-/// when these change. Returns how many there are.
+/// For each value, whether it depends only on constants and on parameters and buffers that the graph does not update.
+std::vector<bool> computed_once(const Graph& graph);
+
+/// Moves the nodes of such values to the front. A program runs them when these parameters and buffers change. Returns how many there are.
 size_t hoist_prepare(Graph& graph);
 
 /// Whether the node makes a weight from parameters that store it in less memory, as integers. In training its result is not kept: each

@@ -1,6 +1,7 @@
 // Cases of normalization.
 
 #include "libcore/backends/cpu/rewrite/gates.h"
+#include "libcore/backends/residual_norms.h"
 #include "libcore/ops/norm.h"
 #include "tests/ops/harness.h"
 
@@ -202,6 +203,61 @@ void add_layer_norms(std::vector<OpCase>& cases) {
                    .forward_only = true});
 }
 
+/// Norms with additions. Rows with and without packs, of a block and of several; the sum is kept, or not.
+void add_residual_norms(std::vector<OpCase>& cases) {
+  ensure_residual_norm_operators();
+  for (const Shape& shape : {Shape{5, 33}, Shape{45, 24}, Shape{2, 3, 264}, Shape{2, 2056}, Shape{0, 16}}) {
+    for (const bool plain : {false, true}) {
+      const Shape rows = shape.rank() == 2 ? Shape{shape[0]} : Shape{shape[0], shape[1]};
+      const auto add = [&](const char* name, auto build) {
+        cases.push_back({.name = cat(name, shape.elements(), "_", shape[-1], plain ? "_plain" : ""),
+                         .build =
+                             [=](CaseInputs& in) {
+                               const Value first = in.real(shape), x = in.real(shape, {.low = -1, .high = 3});
+                               const Value gamma = plain ? Value() : in.vector(shape[-1]);
+                               build(in, first, x, gamma);
+                             },
+                         .forward_only = true,
+                         .low_precision = shape[-1] % 8 == 0 && shape[0] > 0});
+      };
+      add("add_layer_norm_", [=](CaseInputs& in, Value residual, Value x, Value gamma) {
+        AddLayerNormAttrs a;
+        a.keep_sum = !plain;
+        add_layer_norm(x, residual, gamma, plain ? Value() : in.vector(shape[-1]), a);
+      });
+      add("add_rms_norm_", [=](CaseInputs&, Value residual, Value x, Value gamma) {
+        AddRmsNormAttrs a;
+        a.norm.offset = 0.5;
+        a.keep_sum = plain;
+        add_rms_norm(x, residual, gamma, a);
+      });
+      add("layer_norm_backward_add_", [=](CaseInputs& in, Value grad, Value x, Value gamma) {
+        const Value mean = in.real(rows), rstd = in.real(rows, {.low = 0.5, .high = 1.5});
+        layer_norm_backward_add(grad, x, in.fixed(mean), in.fixed(rstd), gamma, in.real(shape), {});
+      });
+      add("rms_norm_backward_add_", [=](CaseInputs& in, Value grad, Value x, Value gamma) {
+        const Value rstd = in.real(rows, {.low = 0.5, .high = 1.5});
+        rms_norm_backward_add(grad, x, in.fixed(rstd), gamma, in.real(shape), {});
+      });
+    }
+  }
+  for (const Shape& shape : {Shape{3, 19, 4, 3}, Shape{3, 40, 3, 5}, Shape{2, 3, 4, 6}, Shape{0, 8, 2, 2}}) {
+    cases.push_back({.name = cat("add_batch_norm_backward_", shape[0], "_", shape[1]),
+                     .build =
+                         [=](CaseInputs& in) {
+                           BatchNormBackwardAttrs a;
+                           a.activation = Activation::kRelu;
+                           a.residual = true;
+                           const Value grad = in.real(shape), x = in.real(shape), addend = in.real(shape);
+                           const Value mean = in.vector(shape[1]), var = in.vector(shape[1], {.low = 0.5, .high = 1.5});
+                           const Value y = in.real(shape, {.low = -1, .high = 1, .kinks = {0}, .margin = 0.05});
+                           add_batch_norm_backward({grad, x, mean, var, in.vector(shape[1]), in.vector(shape[1]), y, addend}, a);
+                         },
+                     .forward_only = true,
+                     .low_precision = shape[0] > 0});
+  }
+}
+
 void add_group_norms(std::vector<OpCase>& cases) {
   const Fill off_center{.low = -1, .high = 3};
   for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
@@ -255,8 +311,8 @@ void add_group_norms(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> norm_cases() {
   std::vector<OpCase> cases;
-  for (const auto add :
-       {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms, add_group_norms})
+  for (const auto add : {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms,
+                         add_residual_norms, add_group_norms})
     add(cases);
   return cases;
 }

@@ -8,8 +8,10 @@
 #include "libcore/backends/cuda/step_graph.h"
 #include "libcore/backends/cuda/table.h"
 #include "libcore/backends/half_gradients.h"
+#include "libcore/backends/joined_heads.h"
 #include "libcore/backends/joined_norms.h"
 #include "libcore/backends/mixed_loss.h"
+#include "libcore/backends/residual_norms.h"
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/comm/mpi.h"
@@ -41,7 +43,9 @@ class CudaBackend : public Backend {
     constexpr int64_t kGroupBytes = int64_t{256} << 20;
     if (stage == Stage::kBeforeLayout) {
       report.add(use_stored_weights(graph, *this, false, false));
+      report.add(join_heads(graph, *this));
       report.add(use_mixed_losses(graph, *this));
+      report.add(use_residual_norms(graph, *this));
       report.add(use_half_gradients(graph, *this));
       report.add(join_norms(graph, *this, kGroupBytes));
     }
@@ -91,6 +95,7 @@ class CudaBackend : public Backend {
 std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
   ensure_weight_only_operator();
   ensure_mixed_loss_operators();
+  ensure_residual_norm_operators();
   auto backend = std::make_unique<CudaBackend>(options);
   load_cuda_kernels(backend->device());  // an image that the GPU cannot run is an error now, not in the first program
   return backend;

@@ -9,7 +9,8 @@
 namespace galley {
 namespace {
 
-/// Forward: x, gamma, beta, residual -> y, mean, var. Backward: grad, x, mean, var, gamma, beta, y -> dx, dgamma, dbeta, dresidual.
+/// Forward: x, gamma, beta, residual -> y, mean, var. Backward: grad, x, mean, var, gamma, beta, y[, addend] -> dx, dgamma, dbeta,
+/// dresidual.
 template <class Attrs>
 class BatchNorm : public PreparedKernel {
  public:
@@ -43,6 +44,7 @@ class BatchNorm : public PreparedKernel {
       call.mean = const_cast<void*>(args.inputs[2]);
       call.var = const_cast<void*>(args.inputs[3]);
       call.mask = args.in<void>(6);
+      call.addend = args.in<void>(7);
       call.dgamma = args.outputs[1];
       call.dbeta = args.outputs[2];
       call.dresidual = args.outputs.size() > 3 ? args.outputs[3] : nullptr;
@@ -61,7 +63,7 @@ class BatchNorm : public PreparedKernel {
     cuda_launch(stream, kBackward ? "batch_norm_backward_sums" : "batch_norm_statistics", merging_blocks(view_.channels), call);
     if (call.dresidual != nullptr) {  // which is what reaches the input of the activation
       call.grad = call.dresidual;
-      call.mask = nullptr;
+      call.mask = call.addend = nullptr;
       call.activation = 0;
     }
     cuda_launch(stream, kBackward ? "batch_norm_backward_values" : "batch_norm_values", blocks, call);
@@ -130,6 +132,7 @@ constexpr Kernel kKernels[] = {
     {"batch_norm_update", "channels", supports_update, prepare_cuda<Update>},
     {"batch_norm", "channels", supports_batch_norm<BatchNormAttrs>, prepare_cuda<BatchNorm<BatchNormAttrs>>},
     {"batch_norm_backward", "channels", supports_batch_norm<BatchNormBackwardAttrs>, prepare_cuda<BatchNorm<BatchNormBackwardAttrs>>},
+    {"add_batch_norm_backward", "channels", supports_batch_norm<BatchNormBackwardAttrs>, prepare_cuda<BatchNorm<BatchNormBackwardAttrs>>},
 };
 
 }  // namespace

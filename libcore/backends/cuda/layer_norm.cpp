@@ -1,16 +1,21 @@
 // Layer norm and root mean square norm, by the kernels of kernels/layer_norm.h.
 
 #include <algorithm>
-#include <type_traits>
 
 #include "libcore/backends/cuda/prepare.h"
-#include "libcore/ops/norm.h"
-#include "libcore/ops/rms_norm.h"
+#include "libcore/backends/residual_norms.h"
 
 namespace galley {
 namespace {
 
 using device::LayerNormCall;
+
+/// The elements of the last `dims` dimensions.
+int64_t size_of_rows(const Shape& x, int64_t dims) {
+  int64_t size = 1;
+  for (int64_t d = x.rank() - dims; d < x.rank(); ++d) size *= x[static_cast<int>(d)];
+  return size;
+}
 
 /// The kernels of one form, forward or backward, of rows of the last elements.
 class NormOfRows : public PreparedKernel {
@@ -38,7 +43,7 @@ class NormOfRows : public PreparedKernel {
       call.partial = static_cast<float*>(args.scratch);
     }
     bind(call, args);
-    const bool packs = packs_ && have_packs(call.grad, call.x, call.gamma, call.beta, call.y, call.partial);
+    const bool packs = packs_ && have_packs(call.grad, call.x, call.residual, call.sum, call.gamma, call.beta, call.y, call.partial);
     if (backward_) {
       const char* kernel = !packs ? "layer_norm_partial_sums" : call.size > 2048 ? "layer_norm_backward_packs" : "layer_norm_backward_pack";
       launch_elements(stream, kernel, call.parts * device::kThreads, call);
@@ -54,7 +59,7 @@ class NormOfRows : public PreparedKernel {
   }
 
  protected:
-  /// Sets gamma, beta, mean, rstd and dbeta.
+  /// Sets gamma, beta, mean, rstd, dbeta, residual and sum.
   virtual void bind(LayerNormCall& call, const KernelArgs& args) const = 0;
   LayerNormCall call_{};
   bool backward_;
@@ -63,60 +68,106 @@ class NormOfRows : public PreparedKernel {
   bool packs_ = false;  // whether the shape has them
 };
 
-/// Forward: x, gamma, beta -> y, mean, rstd. Backward: grad, x, mean, rstd, gamma -> dx, dgamma, dbeta.
-template <class Attrs>
+/// How a norm is of x alone, or with an addition: forward of x and a residual, backward of dx and an addend.
+enum class Form { kAlone, kAdds };
+
+template <Form kForm>
+const LayerNormAttrs& layer_norm_attrs(const KernelQuery& query) {
+  if constexpr (kForm == Form::kAdds) return query.attrs<AddLayerNormAttrs>().norm;
+  if constexpr (kForm == Form::kAlone) return query.attrs<LayerNormAttrs>();
+}
+template <Form kForm>
+const RmsNormAttrs& rms_norm_attrs(const KernelQuery& query) {
+  if constexpr (kForm == Form::kAdds) return query.attrs<AddRmsNormAttrs>().norm;
+  if constexpr (kForm == Form::kAlone) return query.attrs<RmsNormAttrs>();
+}
+/// Sets the residual, and the sum where it is the output after `outputs` others.
+void bind_sum(LayerNormCall& call, const KernelArgs& args, size_t outputs) {
+  call.residual = args.inputs[1];
+  call.sum = args.outputs.size() > outputs ? args.outputs[outputs] : nullptr;
+}
+
+/// x[, residual], gamma, beta -> y, mean, rstd[, sum].
+template <Form kForm>
 class LayerNorm : public NormOfRows {
  public:
-  explicit LayerNorm(const KernelQuery& query) : NormOfRows(query, size_of(query), kBackward) {
-    call_.statistics_type = type_of(kBackward ? query.in(2) : query.out(1));
-    call_.vector_type = kBackward      ? type_of(query.out(1))
-                        : query.has(1) ? type_of(query.in(1))
-                        : query.has(2) ? type_of(query.in(2))
-                                       : device::kF32;
-    if constexpr (!kBackward) call_.eps = static_cast<float>(query.attrs<Attrs>().eps);
+  explicit LayerNorm(const KernelQuery& query) : NormOfRows(query, size_of(query), false) {
+    call_.statistics_type = type_of(query.out(1));
+    call_.vector_type = query.has(kGamma)       ? type_of(query.in(kGamma))
+                        : query.has(kGamma + 1) ? type_of(query.in(kGamma + 1))
+                                                : device::kF32;
+    call_.eps = static_cast<float>(layer_norm_attrs<kForm>(query).eps);
   }
 
  private:
-  static constexpr bool kBackward = std::is_same_v<Attrs, LayerNormBackwardAttrs>;
-  static int64_t size_of(const KernelQuery& query) {
-    const Shape& x = query.in(kBackward ? 1 : 0).shape;
-    int64_t size = 1;
-    for (int64_t d = x.rank() - query.attrs<Attrs>().dims; d < x.rank(); ++d) size *= x[static_cast<int>(d)];
-    return size;
-  }
+  static constexpr int kGamma = kForm == Form::kAdds ? 2 : 1;
+  static int64_t size_of(const KernelQuery& query) { return size_of_rows(query.in(0).shape, layer_norm_attrs<kForm>(query).dims); }
   void bind(LayerNormCall& call, const KernelArgs& args) const override {
-    call.gamma = args.in<void>(kBackward ? 4 : 1);
-    if (kBackward) {
-      call.mean = const_cast<void*>(args.inputs[2]);
-      call.rstd = const_cast<void*>(args.inputs[3]);
-      call.dbeta = args.outputs[2];
-    } else {
-      call.beta = args.in<void>(2);
-      call.mean = args.outputs[1];
-      call.rstd = args.outputs[2];
-    }
+    if (kForm == Form::kAdds) bind_sum(call, args, 3);
+    call.gamma = args.in<void>(kGamma);
+    call.beta = args.in<void>(kGamma + 1);
+    call.mean = args.outputs[1];
+    call.rstd = args.outputs[2];
   }
 };
 
-/// Forward: x, weight -> y, rstd. Backward: grad, x, rstd, weight -> dx, dweight.
-template <bool kBackward>
-class RmsNormOfRows : public NormOfRows {
+/// grad, x, mean, rstd, gamma[, addend] -> dx, dgamma, dbeta.
+class LayerNormBackward : public NormOfRows {
  public:
-  explicit RmsNormOfRows(const KernelQuery& query) : NormOfRows(query, query.in(kBackward ? 1 : 0).shape[-1], kBackward) {
-    call_.statistics_type = type_of(kBackward ? query.in(2) : query.out(1));
-    call_.vector_type = kBackward ? type_of(query.out(1)) : query.has(1) ? type_of(query.in(1)) : device::kF32;
-    call_.eps = static_cast<float>(query.attrs<RmsNormAttrs>().eps);
+  explicit LayerNormBackward(const KernelQuery& query)
+      : NormOfRows(query, size_of_rows(query.in(1).shape, query.attrs<LayerNormBackwardAttrs>().dims), true) {
+    call_.statistics_type = type_of(query.in(2));
+    call_.vector_type = type_of(query.out(1));
+  }
+
+ private:
+  void bind(LayerNormCall& call, const KernelArgs& args) const override {
+    call.mean = const_cast<void*>(args.inputs[2]);
+    call.rstd = const_cast<void*>(args.inputs[3]);
+    call.gamma = args.in<void>(4);
+    call.residual = args.in<void>(5);
+    call.dbeta = args.outputs[2];
+  }
+};
+
+/// x[, residual], weight -> y, rstd[, sum].
+template <Form kForm>
+class RmsNorm : public NormOfRows {
+ public:
+  explicit RmsNorm(const KernelQuery& query) : NormOfRows(query, query.in(0).shape[-1], false) {
+    call_.statistics_type = type_of(query.out(1));
+    call_.vector_type = query.has(kWeight) ? type_of(query.in(kWeight)) : device::kF32;
+    call_.eps = static_cast<float>(rms_norm_attrs<kForm>(query).eps);
+    call_.offset = static_cast<float>(rms_norm_attrs<kForm>(query).offset);
+  }
+
+ private:
+  static constexpr int kWeight = kForm == Form::kAdds ? 2 : 1;
+  void bind(LayerNormCall& call, const KernelArgs& args) const override {
+    if (kForm == Form::kAdds) bind_sum(call, args, 2);
+    call.gamma = args.in<void>(kWeight);
+    call.rstd = args.outputs[1];
+  }
+};
+
+/// grad, x, rstd, weight[, addend] -> dx, dweight.
+class RmsNormBackward : public NormOfRows {
+ public:
+  explicit RmsNormBackward(const KernelQuery& query) : NormOfRows(query, query.in(1).shape[-1], true) {
+    call_.statistics_type = type_of(query.in(2));
+    call_.vector_type = type_of(query.out(1));
     call_.offset = static_cast<float>(query.attrs<RmsNormAttrs>().offset);
   }
 
  private:
   void bind(LayerNormCall& call, const KernelArgs& args) const override {
-    call.gamma = args.in<void>(kBackward ? 3 : 1);
-    call.rstd = kBackward ? const_cast<void*>(args.inputs[2]) : args.outputs[1];
+    call.rstd = const_cast<void*>(args.inputs[2]);
+    call.gamma = args.in<void>(3);
+    call.residual = args.in<void>(4);
   }
 };
 
-/// Contiguous f32, bf16 and f16, `x` and `y` of one dtype, and vectors as `gamma`, the place of that input.
+/// Contiguous f32, bf16 and f16, arrays of one dtype, and vectors as `gamma`, the place of that input.
 Support supports_norm(const KernelQuery& query, bool backward, int gamma) {
   for (const auto* types : {&query.context.inputs, &query.context.outputs}) {
     for (const TensorType* type : *types)
@@ -127,18 +178,26 @@ Support supports_norm(const KernelQuery& query, bool backward, int gamma) {
   if (backward && query.has(gamma) && query.in(gamma).dtype != query.out(1).dtype) return Support::no("vectors of different dtypes");
   return only_contiguous(query);
 }
+template <int kGamma>
 Support supports_layer_norm(const KernelQuery& query) {
-  if (query.has(1) && query.has(2) && query.in(1).dtype != query.in(2).dtype) return Support::no("vectors of different dtypes");
-  return supports_norm(query, false, 1);
+  if (query.has(kGamma) && query.has(kGamma + 1) && query.in(kGamma).dtype != query.in(kGamma + 1).dtype)
+    return Support::no("vectors of different dtypes");
+  return supports_norm(query, false, kGamma);
+}
+template <bool kBackward, int kGamma>
+Support supports(const KernelQuery& query) {
+  return supports_norm(query, kBackward, kGamma);
 }
 
 constexpr Kernel kKernels[] = {
-    {"layer_norm", "rows", supports_layer_norm, prepare_cuda<LayerNorm<LayerNormAttrs>>},
-    {"layer_norm_backward", "rows", [](const KernelQuery& query) { return supports_norm(query, true, 4); },
-     prepare_cuda<LayerNorm<LayerNormBackwardAttrs>>},
-    {"rms_norm", "rows", [](const KernelQuery& query) { return supports_norm(query, false, 1); }, prepare_cuda<RmsNormOfRows<false>>},
-    {"rms_norm_backward", "rows", [](const KernelQuery& query) { return supports_norm(query, true, 3); },
-     prepare_cuda<RmsNormOfRows<true>>},
+    {"layer_norm", "rows", supports_layer_norm<1>, prepare_cuda<LayerNorm<Form::kAlone>>},
+    {"add_layer_norm", "rows", supports_layer_norm<2>, prepare_cuda<LayerNorm<Form::kAdds>>},
+    {"layer_norm_backward", "rows", supports<true, 4>, prepare_cuda<LayerNormBackward>},
+    {"layer_norm_backward_add", "rows", supports<true, 4>, prepare_cuda<LayerNormBackward>},
+    {"rms_norm", "rows", supports<false, 1>, prepare_cuda<RmsNorm<Form::kAlone>>},
+    {"add_rms_norm", "rows", supports<false, 2>, prepare_cuda<RmsNorm<Form::kAdds>>},
+    {"rms_norm_backward", "rows", supports<true, 3>, prepare_cuda<RmsNormBackward>},
+    {"rms_norm_backward_add", "rows", supports<true, 3>, prepare_cuda<RmsNormBackward>},
 };
 
 }  // namespace

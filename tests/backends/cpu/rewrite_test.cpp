@@ -5,9 +5,12 @@
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/half_gradients.h"
+#include "libcore/backends/joined_heads.h"
 #include "libcore/backends/joined_norms.h"
 #include "libcore/backends/mixed_loss.h"
+#include "libcore/backends/residual_norms.h"
 #include "libcore/backends/weight_only.h"
+#include "libcore/ops/attention.h"
 #include "libcore/ops/convert.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/quantize.h"
@@ -281,6 +284,91 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   EXPECT_EQ(count(changed, "linear"), 2);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+// Two blocks of a transformer, with norms before or after the additions: sums are joined where norms read them, also those that later
+// additions and the backward pass read, and gradients where residuals come together.
+TEST(ResidualNorms, GiveTheSameStep) {
+  ensure_residual_norm_operators();
+  for (const bool rms : {false, true}) {
+    for (const bool norm_first : {false, true}) {
+      Graph graph;
+      const Value x = graph.add_input("x", f32({3, 8}), ValueRole::kInput), w = graph.add_input("w", f32({8, 8}), ValueRole::kParameter);
+      const Value gamma = graph.add_input("gamma", f32({8}), ValueRole::kParameter);
+      const auto norm = [&](Value of) { return rms ? rms_norm(of, gamma).y : layer_norm(of, gamma, {}).y; };
+      Value at = x;
+      for (int block = 0; block < 2; ++block)
+        at = norm_first ? add(at, tanh(linear(norm(at), w, {}))) : norm(add(at, tanh(linear(at, w, {}))));
+      const Value result = norm_first ? norm(at) : at;
+      add_gradients(graph, result, {x.id(), w.id(), gamma.id()});
+      Graph changed = graph;
+      EXPECT_TRUE(use_residual_norms(changed, kNoKernel).done.empty());
+      EXPECT_EQ(print(changed), print(graph));
+      use_residual_norms(changed, kAnyKernel);
+      verify(changed);
+      const std::string_view before = rms ? "add_rms_norm" : "add_layer_norm",
+                             after = rms ? "rms_norm_backward_add" : "layer_norm_backward_add";
+      EXPECT_EQ(count(changed, before), 2);
+      EXPECT_EQ(count(changed, after), norm_first ? 2 : 0);  // else the gradients of the result come together
+      const auto feeds = feeds_for(graph);
+      expect_same(results(changed, feeds), results(graph, feeds));
+    }
+  }
+}
+
+// A residual block: the norm takes both gradients of its result.
+TEST(ResidualNorms, BatchNormsAddGradients) {
+  ensure_residual_norm_operators();
+  Graph graph;
+  const Value x = graph.add_input("x", f32({2, 4, 3, 3}), ValueRole::kInput),
+              w = graph.add_input("w", f32({4, 4, 1, 1}), ValueRole::kParameter);
+  Value at = x;
+  for (int block = 0; block < 2; ++block) {
+    BatchNormAttrs norm;
+    norm.activation = Activation::kRelu;
+    at = batch_norm(conv2d(at, w, {}, {}), {}, {}, norm, at).y;
+  }
+  add_gradients(graph, at, {x.id(), w.id()});
+  Graph changed = graph;
+  EXPECT_TRUE(use_residual_norms(changed, kNoKernel).done.empty());
+  use_residual_norms(changed, kAnyKernel);
+  verify(changed);
+  EXPECT_EQ(count(changed, "add_batch_norm_backward"), 2);  // the loss reads the result of the last one twice
+  const auto feeds = feeds_for(graph);
+  expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+// Layers of one array become one, if their weights are computed once: queries, keys and values of two key heads for four heads, or keys
+// and values of another array. Not where the values have a layer of another array, or where gradients are computed.
+TEST(JoinedHeads, AreOfOneProduct) {
+  enum Kind { kOwn, kCross, kParameters, kOtherValues, kTraining };
+  for (const Kind kind : {kOwn, kCross, kParameters, kOtherValues, kTraining}) {
+    Graph graph;
+    const Value x = graph.add_input("x", f32({2, 3, 8}), ValueRole::kInput),
+                memory = graph.add_input("memory", f32({2, 3, 8}), ValueRole::kInput);
+    std::vector<ValueId> parameters;
+    const auto heads = [&](Value of, int64_t count) {
+      Value w = graph.add_input(cat("w", parameters.size()), f32({count * 2, 8}), ValueRole::kParameter);
+      const Value b = graph.add_input(cat("b", parameters.size()), f32({count * 2}), ValueRole::kParameter);
+      parameters.push_back(w.id());
+      if (kind != kParameters) w = cast(affine(w, 2), DType::kF32);
+      return reshape(linear(of, w, b), {2, 3, count, 2});
+    };
+    const Value q = heads(x, 4), k = heads(kind == kCross ? memory : x, 2);
+    const Value v = heads(kind == kCross || kind == kOtherValues ? memory : x, 2);
+    const Value result = attention({.q = q, .k = k, .v = v}).o;
+    graph.add_output("result", result);
+    if (kind == kTraining) add_gradients(graph, result, parameters);
+    Graph changed = graph;
+    EXPECT_TRUE(join_heads(changed, kNoKernel).done.empty());
+    EXPECT_EQ(print(changed), print(graph));
+    join_heads(changed, kAnyKernel);
+    verify(changed);
+    EXPECT_EQ(count(changed, "linear"), kind == kOwn ? 1 : kind == kCross ? 2 : 3);
+    EXPECT_EQ(count(changed, "attention"), 1);
+    const auto feeds = feeds_for(graph);
+    expect_same(results(changed, feeds), results(graph, feeds));
+  }
 }
 
 // Where nothing else reads the gradient in f32, it is made in the dtype of the logits; casts that nothing reads go.

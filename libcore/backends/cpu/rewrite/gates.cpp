@@ -35,7 +35,7 @@ const OpDef& sum_products_op() {
                          .outputs = {"y"},
                          .make_attrs = make_options<ShapeAttrs>,
                          .infer = infer_sum_products,
-                         .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
+                         .no_gradient = kAfterDifferentiation,
                          .cost = input_cost<2>,
                          .definition = cpu_definition::sum_products,
                          .made_by_rewrite = true,

@@ -80,7 +80,7 @@ const OpDef& pointwise_batch_norm_depthwise_op() {
       .outputs = {"y", Port::statistics("mean"), Port::statistics("var"), Port::statistics("moments")},
       .make_attrs = make_options<BatchNormDepthwiseAttrs>,
       .infer = infer_forward,
-      .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
+      .no_gradient = kAfterDifferentiation,
       .cost = cost_forward,
       .work = WorkClass::kProduct,
       .precision = PrecisionRule::kActivations,

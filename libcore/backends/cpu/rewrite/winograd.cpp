@@ -7,8 +7,6 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kAfterDifferentiation = "a rewrite of the CPU back end makes it after differentiation";
-
 std::vector<TensorType> infer_weights(const OpContext& c) {
   const TensorType& w = c.in(0);
   check_floating(w, "weight");

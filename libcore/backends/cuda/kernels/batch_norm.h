@@ -1,7 +1,7 @@
 #pragma once
 // Batch norm by the batch's statistics. Blocks walk parts of the elements of some channels (channels.h); a second kernel merges the results
 // of parts in their order, a third one writes the array. Parts depend on the shape alone. Memory traffic bounds them: forward 6 bytes of an
-// element in bf16, backward 10; with a residual 8 and 14.
+// element in bf16, backward 10; with a residual 8 and 14, of a sum of gradients 16.
 
 #include "libcore/backends/cuda/kernels/channels.h"
 #include "libcore/backends/cuda/kernels/functions.h"
@@ -167,36 +167,42 @@ GALLEY_KERNEL_OF(3, batch_norm_values, (const BatchNormCall call)) {
   by_packs<BatchNormValues<kClamped, false>>(call);
 }
 
-/// How the gradient of the result passes the activation: as it is, by the input of the activation, or where the result is positive.
-enum NormSlope : int { kSlopeOne, kSlopeClamped, kSlopeHardswish, kSlopeMask };
+/// How the gradient of the result passes the activation: as it is, by the input of the activation, or where the result is positive; or the
+/// sum of two gradients so.
+enum NormSlope : int { kSlopeOne, kSlopeClamped, kSlopeHardswish, kSlopeMask, kSlopeMaskOfSum };
+template <NormSlope kSlope>
+inline constexpr bool kHasMask = kSlope == kSlopeMask || kSlope == kSlopeMaskOfSum;
 
 template <int kWidth, Type kType>
 struct GradientUnit {
-  Unit<kWidth, kType> x, grad, mask;
+  Unit<kWidth, kType> x, grad, mask, addend;
 };
 template <NormSlope kSlope, Type kType>
-inline constexpr int kGradientsAtOnce = (kSlope == kSlopeMask ? 2 : 4) / (kType == kF32 ? 2 : 1);  // that fit into registers
+inline constexpr int kGradientsAtOnce = (kHasMask<kSlope> ? 2 : 4) / (kType == kF32 ? 2 : 1);  // that fit into registers
 template <NormSlope kSlope, int kWidth, Type kType>
 GALLEY_DEVICE GradientUnit<kWidth, kType> read_gradient(const BatchNormCall& call, int64_t place) {
   GradientUnit<kWidth, kType> values;
   values.x = read_unit<kWidth, kType>(call.x, place, call.type);
   values.grad = read_unit<kWidth, kType>(call.grad, place, call.type);
-  if constexpr (kSlope == kSlopeMask) values.mask = read_unit<kWidth, kType>(call.mask, place, call.type);
+  if constexpr (kHasMask<kSlope>) values.mask = read_unit<kWidth, kType>(call.mask, place, call.type);
+  if constexpr (kSlope == kSlopeMaskOfSum) values.addend = read_unit<kWidth, kType>(call.addend, place, call.type);
   return values;
 }
 /// The distances of x to its mean, and the gradients of the activation's input.
 template <NormSlope kSlope, int kWidth, Type kType>
 GALLEY_DEVICE void take_gradient(const GradientUnit<kWidth, kType>& values, const float (&mean)[kWidth], const float (&scale)[kWidth],
                                  const float (&beta)[kWidth], float low, float high, float (&distance)[kWidth], float (&grad)[kWidth]) {
-  float mask[kWidth];
+  float mask[kWidth], addend[kWidth];
   unpack(values.x, distance);
   unpack(values.grad, grad);
-  if constexpr (kSlope == kSlopeMask) unpack(values.mask, mask);
+  if constexpr (kHasMask<kSlope>) unpack(values.mask, mask);
+  if constexpr (kSlope == kSlopeMaskOfSum) unpack(values.addend, addend);
   GALLEY_UNROLL
   for (int j = 0; j < kWidth; ++j) {
     distance[j] -= mean[j];
     const float normal = distance[j] * scale[j] + beta[j];
-    if constexpr (kSlope == kSlopeMask) grad[j] = mask[j] > 0 ? grad[j] : 0;
+    if constexpr (kSlope == kSlopeMaskOfSum) grad[j] += addend[j];
+    if constexpr (kHasMask<kSlope>) grad[j] = mask[j] > 0 ? grad[j] : 0;
     if constexpr (kSlope == kSlopeClamped) grad[j] = normal > low && normal < high ? grad[j] : 0;
     if constexpr (kSlope == kSlopeHardswish) grad[j] *= Hardswish::slope(normal, 0.0f);
   }
@@ -249,13 +255,14 @@ struct BatchNormBackwardParts {
   }
 };
 GALLEY_DEVICE NormSlope norm_slope(const BatchNormCall& call) {
-  if (call.mask != nullptr) return kSlopeMask;
+  if (call.mask != nullptr) return call.addend != nullptr ? kSlopeMaskOfSum : kSlopeMask;
   return call.activation == 0 ? kSlopeOne : call.activation == 3 ? kSlopeHardswish : kSlopeClamped;
 }
 GALLEY_KERNEL_OF(2, batch_norm_backward_parts, (const BatchNormCall call)) {
   GALLEY_SHARED(TwoSums, shared, kThreads * kPack);
   const NormSlope slope = norm_slope(call);
   if (slope == kSlopeMask) return by_packs<BatchNormBackwardParts<kSlopeMask>>(call, shared);
+  if (slope == kSlopeMaskOfSum) return by_packs<BatchNormBackwardParts<kSlopeMaskOfSum>>(call, shared);
   if (slope == kSlopeClamped) return by_packs<BatchNormBackwardParts<kSlopeClamped>>(call, shared);
   if (slope == kSlopeHardswish) return by_packs<BatchNormBackwardParts<kSlopeHardswish>>(call, shared);
   by_packs<BatchNormBackwardParts<kSlopeOne>>(call, shared);

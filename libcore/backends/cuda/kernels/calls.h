@@ -329,10 +329,11 @@ struct SquaresCall {
 
 inline constexpr int kRowPacks = 2;  // a thread of layer_norm_packs has so many packs at most
 /// Layer norm of rows of `size` elements; mean: null: root mean square norm. gamma, beta: null: 1, 0; offset: added to gamma. Backward:
-/// grad is read, y is dx; `partial`: scratch [parts, 2 size]; dbeta: or null. warps: of a row, in kernels of packs.
+/// grad is read, y is dx; `partial`: scratch [parts, 2 size]; dbeta: or null. `residual`: added to x, or to dx; `sum`:
+/// x + residual, or null. warps: of a row, in kernels of packs.
 struct LayerNormCall {
-  const void *x, *gamma, *beta, *grad;
-  void *y, *mean, *rstd, *dgamma, *dbeta;
+  const void *x, *gamma, *beta, *grad, *residual;
+  void *sum, *y, *mean, *rstd, *dgamma, *dbeta;
   float* partial;
   Type type, vector_type, statistics_type;
   int warps;
@@ -342,9 +343,9 @@ struct LayerNormCall {
 
 inline constexpr int kNormRows = 5;
 /// Batch norm of [N, C, ...]. Backward: grad is read, y is dx; `mask`: the result of the forward pass, whose sign is the activation's
-/// gradient. Scratch, f32: `table` [kNormRows, channels], `partial` [parts, 2, channels].
+/// gradient. `addend`: another gradient, with a mask. Scratch, f32: `table` [kNormRows, channels], `partial` [parts, 2, channels].
 struct BatchNormCall {
-  const void *x, *gamma, *beta, *grad, *residual, *mask;
+  const void *x, *gamma, *beta, *grad, *addend, *residual, *mask;
   void *y, *dresidual, *mean, *var, *dgamma, *dbeta;
   float *table, *partial;
   Type type, statistics_type, gamma_type, beta_type, gradient_type;

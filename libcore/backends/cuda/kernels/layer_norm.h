@@ -1,6 +1,6 @@
 #pragma once
-// Layer norm and root mean square norm (`mean` is null). Memory traffic bounds them: of rows that packs divide, threads hold a row in
-// registers, so that operands are read once.
+// Layer norm and root mean square norm (`mean` is null), of x or of its sum with a residual; backward, the residual is added to dx. Memory
+// traffic bounds them: of rows that packs divide, threads hold a row in registers, so that operands are read once.
 
 #include "libcore/backends/cuda/kernels/packs.h"
 #include "libcore/backends/cuda/kernels/rows.h"
@@ -40,22 +40,38 @@ GALLEY_DEVICE float mean_of(const LayerNormCall& call, int64_t row) {
   return call.mean != nullptr ? load_real(call.mean, row, call.statistics_type) : 0.0f;
 }
 
-/// A row, or several, of up to kRowPacks packs a thread. All threads of the block come.
 template <Type kType>
+GALLEY_DEVICE void add_pack(const Packed<kType>& values, float (&x)[kPack]) {
+  float y[kPack];
+  unpack(values, y);
+  GALLEY_UNROLL
+  for (int j = 0; j < kPack; ++j) x[j] += y[j];
+}
+
+/// A row, or several, of up to kRowPacks packs a thread. All threads of the block come.
+template <Type kType, bool kResidual>
 GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared) {
   const RowThreads at = row_threads(call.warps);
   const int64_t row = blockIdx.x * int64_t{at.at_once} + at.own, begin = row * call.size;
   const bool exists = row < call.rows;
   const float share = 1.0f / static_cast<float>(call.size);
-  Packed<kType> read[kRowPacks] = {};
+  Packed<kType> read[kRowPacks] = {}, residual[kRowPacks] = {};
   GALLEY_UNROLL
   for (int p = 0; p < kRowPacks; ++p) {
-    if (exists && at.column(p) < call.size) read[p] = read_pack<kType>(call.x, begin + at.column(p));
+    if (!exists || at.column(p) >= call.size) continue;
+    read[p] = read_pack<kType>(call.x, begin + at.column(p));
+    if constexpr (kResidual) residual[p] = read_pack<kType>(call.residual, begin + at.column(p));
   }
   float x[kRowPacks][kPack], sum = 0, square = 0;
   GALLEY_UNROLL
   for (int p = 0; p < kRowPacks; ++p) {
     unpack(read[p], x[p]);
+    if constexpr (kResidual) {  // the norm is of the sum as it is stored
+      add_pack<kType>(residual[p], x[p]);
+      read[p] = packed<kType>(x[p]);
+      if (call.sum != nullptr && exists && at.column(p) < call.size) write_pack(read[p], call.sum, begin + at.column(p));
+      unpack(read[p], x[p]);
+    }
     GALLEY_UNROLL
     for (int j = 0; j < kPack; ++j) sum += x[p][j];
   }
@@ -88,7 +104,10 @@ GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared)
 }
 GALLEY_KERNEL_OF(4, layer_norm_packs, (const LayerNormCall call)) {
   GALLEY_SHARED(float, shared, 2 * kWarps);
-  with_type(call.type, [&]<Type kType>() { layer_norm_of_packs<kType>(call, shared); });
+  with_type(call.type, [&]<Type kType>() {
+    if (call.residual != nullptr) return layer_norm_of_packs<kType, true>(call, shared);
+    layer_norm_of_packs<kType, false>(call, shared);
+  });
 }
 
 /// dx, and the sums over rows of grad * normal and of grad: part p has rows p * at_once to p * at_once + at_once - 1, then those from
@@ -139,6 +158,7 @@ GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared,
         if (!exists || at.column(p) >= call.size) continue;
         GALLEY_UNROLL
         for (int j = 0; j < kPack; ++j) x[p][j] = rstd * (grad[p][j] - sum - x[p][j] * product);
+        if (call.residual != nullptr) add_pack<kType>(read_pack<kType>(call.residual, begin + at.column(p)), x[p]);
         write_pack(packed<kType>(x[p]), call.y, begin + at.column(p));
       }
     }
@@ -207,21 +227,31 @@ GALLEY_KERNEL(layer_norm_sums, (const LayerNormCall call)) {
 
 // Of other rows.
 
+/// What the norm is of: x, or its sum with the residual, rounded to the type.
+GALLEY_DEVICE float normed_at(const LayerNormCall& call, int64_t i) {
+  const float x = load<float>(call.x, i, call.type);
+  return call.residual != nullptr ? rounded(x + load<float>(call.residual, i, call.type), call.type) : x;
+}
+
 GALLEY_KERNEL(layer_norm_rows, (const LayerNormCall call)) {
   GALLEY_SHARED(float, shared, kThreads);
   const float share = 1.0f / static_cast<float>(call.size);
   for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
     const int64_t begin = row * call.size;
     float sum = 0, square = 0;
-    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) sum += load<float>(call.x, begin + i, call.type);
+    for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
+      const float x = normed_at(call, begin + i);
+      if (call.sum != nullptr) store(x, call.sum, begin + i, call.type);
+      sum += x;
+    }
     const float mean = call.mean != nullptr ? block_sum(sum, shared) * share : 0;
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
-      const float d = load<float>(call.x, begin + i, call.type) - mean;
+      const float d = normed_at(call, begin + i) - mean;
       square += d * d;
     }
     const float rstd = 1.0f / sqrt(block_sum(square, shared) * share + call.eps);
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
-      const float normal = (load<float>(call.x, begin + i, call.type) - mean) * rstd;
+      const float normal = (normed_at(call, begin + i) - mean) * rstd;
       store(normal * gamma_at(call, i) + shift_of(call.beta, i, call.vector_type), call.y, begin + i, call.type);
     }
     if (threadIdx.x == 0) {
@@ -248,7 +278,8 @@ GALLEY_KERNEL(layer_norm_backward_rows, (const LayerNormCall call)) {
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
       const float d = load<float>(call.grad, begin + i, call.type) * gamma_at(call, i);
       const float normal = (load<float>(call.x, begin + i, call.type) - mean) * rstd;
-      store(rstd * (d - sum - normal * product), call.y, begin + i, call.type);
+      const float addend = call.residual != nullptr ? load<float>(call.residual, begin + i, call.type) : 0.0f;
+      store(rstd * (d - sum - normal * product) + addend, call.y, begin + i, call.type);
     }
   }
 }
