@@ -1,5 +1,6 @@
 // Cases of normalization.
 
+#include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/residual_norms.h"
 #include "libcore/ops/norm.h"
@@ -258,6 +259,43 @@ void add_residual_norms(std::vector<OpCase>& cases) {
   }
 }
 
+/// Convolutions in f16 with sums, and norms by sums of other types too.
+void add_norms_by_sums(std::vector<OpCase>& cases) {
+  ensure_convolution_sum_operators();
+  const auto halves = [](CaseInputs& in, const Shape& shape, int64_t step) {
+    std::vector<double> values;  // of f16
+    for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(i * step % 31 - 11) / 16);
+    return in.values(shape, values, DType::kF16);
+  };
+  cases.push_back({.name = "conv2d_sums",
+                   .build =
+                       [=](CaseInputs& in) {
+                         Conv2dAttrs window;
+                         window.padding = {1};
+                         window.stride = {2};
+                         conv2d_sums(halves(in, {3, 8, 5, 4}, 7), halves(in, {16, 8, 3, 3}, 5), window);
+                       },
+                   .kernel_tolerance = 1e-3,
+                   .forward_only = true});
+  for (const bool plain : {false, true}) {
+    for (const Shape& shape : {Shape{3, 19, 4, 3}, Shape{2, 40, 3, 5}, Shape{0, 8, 2, 2}}) {
+      cases.push_back({.name = cat("batch_norm_of_sums_", shape[0], "_", shape[1], plain ? "_plain" : ""),
+                       .build =
+                           [=](CaseInputs& in) {
+                             BatchNormAttrs a;
+                             a.activation = plain ? Activation::kNone : Activation::kRelu;
+                             const Value x = in.real(shape), gamma = plain ? Value() : in.vector(shape[1]);
+                             const Value beta = plain ? Value() : in.vector(shape[1]), residual = plain ? Value() : in.real(shape);
+                             const Value sum = in.f32({shape[1]}, {.low = -9, .high = 9}),
+                                         squares = in.f32({shape[1]}, {.low = 30, .high = 90});
+                             batch_norm_of_sums({x, gamma, beta, residual, sum, squares}, a);
+                           },
+                       .forward_only = true,
+                       .low_precision = shape[0] > 0});
+    }
+  }
+}
+
 void add_group_norms(std::vector<OpCase>& cases) {
   const Fill off_center{.low = -1, .high = 3};
   for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
@@ -312,7 +350,7 @@ void add_group_norms(std::vector<OpCase>& cases) {
 std::vector<OpCase> norm_cases() {
   std::vector<OpCase> cases;
   for (const auto add : {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms,
-                         add_residual_norms, add_group_norms})
+                         add_residual_norms, add_norms_by_sums, add_group_norms})
     add(cases);
   return cases;
 }

@@ -9,8 +9,8 @@
 namespace galley {
 namespace {
 
-/// Forward: x, gamma, beta, residual -> y, mean, var. Backward: grad, x, mean, var, gamma, beta, y[, addend] -> dx, dgamma, dbeta,
-/// dresidual.
+/// Forward: x, gamma, beta, residual[, sum, squares] -> y, mean, var. Backward: grad, x, mean, var, gamma, beta, y[, addend] -> dx, dgamma,
+/// dbeta, dresidual.
 template <class Attrs>
 class BatchNorm : public PreparedKernel {
  public:
@@ -50,6 +50,8 @@ class BatchNorm : public PreparedKernel {
       call.dresidual = args.outputs.size() > 3 ? args.outputs[3] : nullptr;
     } else {
       call.residual = args.in<void>(3);
+      call.sum = args.in<float>(4);
+      call.squares = args.in<float>(5);
       call.mean = args.outputs[1];
       call.var = args.outputs[2];
     }
@@ -59,8 +61,12 @@ class BatchNorm : public PreparedKernel {
     call.walk = channel_walk(view_, packs);
     if (elements_ == 0) call.walk.units = 0;
     const int64_t blocks = elements_ == 0 ? 0 : blocks_of(call.walk);
-    cuda_launch(stream, kBackward ? "batch_norm_backward_parts" : "batch_norm_parts", blocks_of(call.walk), call);
-    cuda_launch(stream, kBackward ? "batch_norm_backward_sums" : "batch_norm_statistics", merging_blocks(view_.channels), call);
+    if (call.sum != nullptr) {
+      launch_elements(stream, "batch_norm_of_sums", view_.channels, call);
+    } else {
+      cuda_launch(stream, kBackward ? "batch_norm_backward_parts" : "batch_norm_parts", blocks_of(call.walk), call);
+      cuda_launch(stream, kBackward ? "batch_norm_backward_sums" : "batch_norm_statistics", merging_blocks(view_.channels), call);
+    }
     if (call.dresidual != nullptr) {  // which is what reaches the input of the activation
       call.grad = call.dresidual;
       call.mask = call.addend = nullptr;
@@ -97,6 +103,12 @@ Support supports_batch_norm(const KernelQuery& query) {
   return Support::yes();
 }
 
+Support supports_sums(const KernelQuery& query) {
+  for (const int i : {4, 5})
+    if (query.in(i).dtype != DType::kF32) return Support::no("sums of another dtype than f32");
+  return supports_batch_norm<BatchNormAttrs>(query);
+}
+
 class Update : public PreparedKernel {
  public:
   explicit Update(const KernelQuery& query) {
@@ -131,6 +143,7 @@ Support supports_update(const KernelQuery& query) {
 constexpr Kernel kKernels[] = {
     {"batch_norm_update", "channels", supports_update, prepare_cuda<Update>},
     {"batch_norm", "channels", supports_batch_norm<BatchNormAttrs>, prepare_cuda<BatchNorm<BatchNormAttrs>>},
+    {"batch_norm_of_sums", "channels", supports_sums, prepare_cuda<BatchNorm<BatchNormAttrs>>},
     {"batch_norm_backward", "channels", supports_batch_norm<BatchNormBackwardAttrs>, prepare_cuda<BatchNorm<BatchNormBackwardAttrs>>},
     {"add_batch_norm_backward", "channels", supports_batch_norm<BatchNormBackwardAttrs>, prepare_cuda<BatchNorm<BatchNormBackwardAttrs>>},
 };

@@ -264,6 +264,15 @@ void DnnGraph::reduce(int mode, Value y, Value x) {
   operation.set(dnn::kReductionFunction, reduction);
   add_operation(operation);
 }
+void DnnGraph::statistics(Value sum, Value squares, Value x) {
+  Descriptor& operation = add(dnn::kStatisticsOperation);
+  operation.set(dnn::kStatisticsMode, dnn::kTypeStatistics, dnn::kSumAndSquares);
+  operation.set(dnn::kStatisticsCompute, dnn::kTypeData, dnn::kDataF32);
+  operation.set(dnn::kStatisticsX, at(x));
+  operation.set(dnn::kStatisticsSum, at(sum));
+  operation.set(dnn::kStatisticsSquares, at(squares));
+  add_operation(operation);
+}
 void DnnGraph::reshape(Value y, Value x) {
   Descriptor& operation = add(dnn::kReshapeOperation);
   operation.set(dnn::kReshapeX, at(x));

@@ -131,6 +131,8 @@ class DnnGraph {
   /// kind: which of x, weight and y is computed: kConvolutionForward (y), kConvolutionData (x), kConvolutionWeights. compute: of the sums.
   void convolve(cuda::dnn::Kind kind, Value x, Value weight, Value y, const DnnWindow& window);
   void reduce(int mode, Value y, Value x);
+  /// The sums of x [N,C,...] and of its squares for each channel, [1,C,1,1].
+  void statistics(Value sum, Value squares, Value x);
   /// y: the elements of x by other sizes or steps.
   void reshape(Value y, Value x);
 

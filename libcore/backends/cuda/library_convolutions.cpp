@@ -14,7 +14,7 @@ using dnn::Descriptor;
 std::vector<int64_t> four(const int64_t* values) { return {values, values + 4}; }
 std::vector<int64_t> two(const int64_t* values) { return {values, values + 2}; }
 
-enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual };  // of operands
+enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual, kSum, kSquares };  // of operands
 
 /// The convolution, and what is added to its result before that is rounded.
 std::shared_ptr<DnnGraph> describe(const ConvolutionForm& form) {
@@ -43,6 +43,13 @@ std::shared_ptr<DnnGraph> describe(const ConvolutionForm& form) {
   if (form.residual) then(dnn::kAdd, graph->operand(kResidual, type, four(form.y_size), four(form.y_steps)));
   if (form.bias) then(dnn::kAdd, graph->operand(kBias, type, {1, channels, 1, 1}, {channels, 1, channels, channels}));
   if (form.relu) then(dnn::kReluForward, -1);
+  if (form.statistics) {
+    const auto of_channels = [&](int64_t id) {
+      return graph->operand(id, dnn::kDataF32, {1, channels, 1, 1}, {channels, 1, channels, channels});
+    };
+    const DnnGraph::Value sum = of_channels(kSum), squares = of_channels(kSquares);
+    graph->statistics(sum, squares, y);
+  }
   return graph;
 }
 
@@ -57,7 +64,9 @@ class Planned : public LibraryConvolution {
   void run(Stream& stream, const ConvolutionOperands& operands, void* workspace) const override {
     std::vector<int64_t> ids{kX, kWeight, kY};
     std::vector<void*> at{operands.x, operands.weight, operands.y};
-    for (const auto& [id, address] : {std::pair(kBias, operands.bias), {kResidual, operands.residual}}) {
+    using Operand = std::pair<Id, const void*>;
+    for (const auto& [id, address] : {Operand{kBias, operands.bias}, Operand{kResidual, operands.residual}, Operand{kSum, operands.sum},
+                                      Operand{kSquares, operands.squares}}) {
       if (address == nullptr) continue;
       ids.push_back(id);
       at.push_back(const_cast<void*>(address));
@@ -93,7 +102,7 @@ std::shared_ptr<const LibraryConvolution> build(const CudaDevice& device, const 
 
 std::string ConvolutionForm::text() const {
   std::string all = cat(static_cast<int>(result), " ", dtype, tf32 ? " tf32" : "", deterministic ? "" : " any order", bias ? " bias" : "",
-                        residual ? " residual" : "", relu ? " relu" : "");
+                        residual ? " residual" : "", relu ? " relu" : "", statistics ? " statistics" : "");
   for (const int64_t* values : {x_size, weight_size, y_size, x_steps, weight_steps, y_steps}) {
     for (int d = 0; d < 4; ++d) all += cat(" ", values[d]);
   }

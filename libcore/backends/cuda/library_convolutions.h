@@ -25,6 +25,7 @@ struct ConvolutionForm {
   bool bias = false;      ///< Of O numbers, in the dtype of the operands.
   bool residual = false;  ///< As y.
   bool relu = false;
+  bool statistics = false;  ///< Also the sums of y and of its squares for each of O channels, in f32. Of y without additions.
 
   /// "forward bf16 [256,64,56,56] [64,64,3,3] ...", equal for equal forms.
   std::string text() const;
@@ -33,6 +34,7 @@ struct ConvolutionForm {
 struct ConvolutionOperands {
   void *x = nullptr, *weight = nullptr, *y = nullptr;
   const void *bias = nullptr, *residual = nullptr;
+  float *sum = nullptr, *squares = nullptr;
 };
 
 /// A plan of the library for one form. Immutable.

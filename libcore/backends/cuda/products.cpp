@@ -373,6 +373,38 @@ class ConvFromLibrary : public PreparedKernel {
   device::EpilogueCall epilogue_{};
 };
 
+/// By cuDNN: x, weight -> y, sum, squares.
+template <int kMode>
+class ConvSums : public PreparedKernel {
+ public:
+  explicit ConvSums(const KernelQuery& query) {
+    std::string reason;
+    plan_ = plan_for(query, reason);
+    GALLEY_ASSERT(plan_ != nullptr, reason);
+  }
+  static Support supports(const KernelQuery& query) {
+    if (const Support own = supports_types(query); !own) return own;
+    if (query.in(0).dtype != DType::kF16 || query.in(1).dtype != DType::kF16) return Support::no("cuDNN's are of operands in f16");
+    std::string reason;
+    return plan_for(query, reason) != nullptr ? Support::yes() : Support::no(reason);
+  }
+  int64_t scratch_bytes() const override { return plan_->workspace_bytes(); }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    ConvolutionOperands at{.x = const_cast<void*>(args.inputs[0]), .weight = const_cast<void*>(args.inputs[1]), .y = args.outputs[0]};
+    at.sum = args.out<float>(1);
+    at.squares = args.out<float>(2);
+    plan_->run(stream, at, args.scratch);
+  }
+
+ private:
+  static std::shared_ptr<const LibraryConvolution> plan_for(const KernelQuery& query, std::string& reason) {
+    ConvolutionForm form = convolution_form<Conv2dAttrs, ConvResult::kY, kMode>(query);
+    form.statistics = true;
+    return library_convolution(gpu_of(query), form, reason);
+  }
+  std::shared_ptr<const LibraryConvolution> plan_;
+};
+
 /// Weights are in channels_last where images are: the library has no fast engine for a mixture.
 MemoryFormat weight_format(const KernelQuery& query, int input) {
   const MemoryFormat images = query.in(0).format;
@@ -393,6 +425,7 @@ constexpr Kernel kLibrary[] = {
     {"matmul", kMode& kTf32 ? "cublaslt_tf32" : "cublaslt", supports_library<false, kMode>, prepare_cuda<FromLibrary<false, kMode>>},
     {"conv2d", kMode& kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Forward, ConvResult::kY, kMode>,
      prepare_cuda<ConvFromLibrary<Forward, ConvResult::kY, kMode>>, weight_format},
+    {"conv2d_sums", "cudnn", ConvSums<kMode>::supports, prepare_cuda<ConvSums<kMode>>, weight_format},
     {"conv2d_backward_data", kMode& kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Data, ConvResult::kX, kMode>,
      prepare_cuda<ConvFromLibrary<Data, ConvResult::kX, kMode>>, weight_format},
     {"conv2d_backward_weights", kMode& kTf32 ? "cudnn_tf32" : "cudnn", supports_library_conv<Weights, ConvResult::kWeight, kMode>,

@@ -27,6 +27,7 @@ enum Kind : int {
   kConvolutionWeights = 11,
   kConvolutionData = 12,
   kPointwiseOperation = 13,
+  kStatisticsOperation = 14,
   kGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
@@ -50,6 +51,7 @@ enum Type : int {
   kTypeNote = 11,
   kTypePointwise = 14,
   kTypeDescriptor = 15,
+  kTypeStatistics = 16,
   kTypeReduction = 18,
   kTypeI32 = 23,
   kTypeChar = 24,
@@ -85,6 +87,11 @@ enum Attribute : int {
   kPointwiseB = 752,
   kPointwiseY = 753,
   kPointwiseT = 758,
+  kStatisticsMode = 770,
+  kStatisticsCompute = 771,
+  kStatisticsX = 772,
+  kStatisticsSum = 773,
+  kStatisticsSquares = 774,
   kGraphHandle = 800,
   kGraphOperations = 801,
   kTensorAlignment = 900,
@@ -115,9 +122,10 @@ enum Attribute : int {
 // cudnnDataType_t, cudnnConvolutionMode_t, cudnnBackendHeurMode_t
 inline constexpr int kDataF32 = 0, kDataF16 = 2, kDataBF16 = 9, kCorrelation = 1, kHeuristicModeA = 3, kHeuristicFallback = 2;
 inline constexpr int kDataI32 = 4, kDataBoolean = 11;
-// cudnnPointwiseMode_t, cudnnReduceTensorOp_t
+// cudnnPointwiseMode_t, cudnnReduceTensorOp_t, cudnnGenStatsMode_t
 inline constexpr int kAdd = 0, kMultiply = 1, kSubtract = 9, kDivide = 6, kExp = 13, kLog = 15, kIdentity = 21, kReluForward = 100,
-                     kGreaterEqual = 303, kLess = 304, kAnd = 400, kIndex = 501, kSelect = 601, kReduceSum = 0, kReduceMaximum = 3;
+                     kGreaterEqual = 303, kLess = 304, kAnd = 400, kIndex = 501, kSelect = 601, kReduceSum = 0, kReduceMaximum = 3,
+                     kSumAndSquares = 0;
 // cudnnBackendNumericalNote_t: products by tensor cores, which round f32 to TF32; inputs are rounded; sums in an order that differs between
 // runs
 inline constexpr int kTensorCores = 0, kRoundsInputs = 1, kNotDeterministic = 4;

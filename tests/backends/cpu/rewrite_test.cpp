@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/half_gradients.h"
@@ -334,6 +335,32 @@ TEST(ResidualNorms, BatchNormsAddGradients) {
   use_residual_norms(changed, kAnyKernel);
   verify(changed);
   EXPECT_EQ(count(changed, "add_batch_norm_backward"), 2);  // the loss reads the result of the last one twice
+  const auto feeds = feeds_for(graph);
+  expect_same(results(changed, feeds), results(graph, feeds));
+}
+
+// The norm takes its statistics from the convolution before it; one with a bias, or of a value that another operator made, does not.
+TEST(ConvolutionSums, GiveTheSameStep) {
+  ensure_convolution_sum_operators();
+  Graph graph;
+  const Value x = graph.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput),
+              w = graph.add_input("w", f32({4, 4, 3, 3}), ValueRole::kParameter), b = graph.add_input("b", f32({4}), ValueRole::kParameter);
+  Conv2dAttrs window;
+  window.padding = {1};
+  BatchNormAttrs relu;
+  relu.activation = Activation::kRelu;
+  Value at = batch_norm(conv2d(x, w, {}, window), b, {}, relu).y;
+  at = batch_norm(conv2d(at, w, b, window), {}, {}).y;
+  at = batch_norm(tanh(conv2d(at, w, {}, window)), {}, b, {}, x).y;
+  at = batch_norm(conv2d(at, w, {}, window), {}, b, relu, x).y;
+  add_gradients(graph, at, {x.id(), w.id(), b.id()});
+  Graph changed = graph;
+  EXPECT_TRUE(use_convolution_sums(changed, kNoKernel).done.empty());
+  EXPECT_EQ(print(changed), print(graph));
+  EXPECT_EQ(use_convolution_sums(changed, kAnyKernel).done.size(), 2u);
+  verify(changed);
+  EXPECT_EQ(count(changed, "conv2d_sums"), 2);
+  EXPECT_EQ(count(changed, "batch_norm_of_sums"), 2);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
 }

@@ -157,6 +157,12 @@ std::string support_table(const std::string& card) {
         table << layer.name << ", forward with " << (residual ? "residual, " : "") << "bias and relu, " << dtype << ": " << support.listed
               << ", " << support.usable << ", " << support.workspace << "\n";
       }
+      ConvolutionForm form =
+          form_of(ConvolutionResult::kY, dtype, 256, layer.channels, layer.side, layer.outputs, layer.kernel, layer.stride, layer.groups);
+      form.statistics = true;
+      const ConvolutionSupport support = convolution_support(form, card);
+      table << layer.name << ", forward with statistics, " << dtype << ": " << support.listed << ", " << support.usable << ", "
+            << support.workspace << "\n";
     }
   }
   return table.str();

@@ -118,6 +118,18 @@ GALLEY_KERNEL(batch_norm_statistics, (const BatchNormCall call)) {
   store_scales(call, channel, own[0].mean, var);
 }
 
+/// The statistics by sums that a convolution made.
+GALLEY_KERNEL(batch_norm_of_sums, (const BatchNormCall call)) {
+  const float share = 1 / static_cast<float>(call.count > 0 ? call.count : 1);
+  for (int64_t channel = first_element(); channel < call.walk.channels; channel += all_threads()) {
+    const float mean = call.sum[channel] * share, difference = call.squares[channel] * share - mean * mean;
+    const float var = difference > 0 ? difference : 0;
+    store(mean, call.mean, channel, call.statistics_type);
+    store(var, call.var, channel, call.statistics_type);
+    store_scales(call, static_cast<int>(channel), mean, var);
+  }
+}
+
 enum NormActivation : int { kClamped, kHardswished };  // kClamped: also none
 GALLEY_DEVICE NormActivation norm_activation(int activation) { return activation == 3 ? kHardswished : kClamped; }
 /// The range to which an activation clamps.

@@ -343,10 +343,12 @@ struct LayerNormCall {
 
 inline constexpr int kNormRows = 5;
 /// Batch norm of [N, C, ...]. Backward: grad is read, y is dx; `mask`: the result of the forward pass, whose sign is the activation's
-/// gradient. `addend`: another gradient, with a mask. Scratch, f32: `table` [kNormRows, channels], `partial` [parts, 2, channels].
+/// gradient. `addend`: another gradient, with a mask. sum, squares: those of x and its squares, where they are given. Scratch, f32: `table`
+/// [kNormRows, channels], `partial` [parts, 2, channels].
 struct BatchNormCall {
   const void *x, *gamma, *beta, *grad, *addend, *residual, *mask;
   void *y, *dresidual, *mean, *var, *dgamma, *dbeta;
+  const float *sum, *squares;
   float *table, *partial;
   Type type, statistics_type, gamma_type, beta_type, gradient_type;
   int activation;  // the position in Activation (ops/attrs.h)

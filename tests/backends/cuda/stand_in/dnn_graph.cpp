@@ -119,6 +119,22 @@ void reduce(const Node& operation, const Tensors& all) {
   for (int64_t i = 0; i < y.elements(); ++i) y.set(i, results[static_cast<size_t>(i)]);
 }
 
+/// The sums of x and of its squares for each channel.
+void add_up(const Node& operation, const Tensors& all) {
+  const Tensor& x = *all.at(operation.other(dnn::kStatisticsX));
+  Tensor &sum = *all.at(operation.other(dnn::kStatisticsSum)), &squares = *all.at(operation.other(dnn::kStatisticsSquares));
+  for (int64_t channel = 0; channel < x.sizes[1]; ++channel) {
+    double first = 0, second = 0;
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      const double value = x.index(i)[1] == channel ? x.values[static_cast<size_t>(i)] : 0;
+      first += value;
+      second += value * value;
+    }
+    sum.set(channel, first);
+    squares.set(channel, second);
+  }
+}
+
 /// The same places of memory by other sizes and steps.
 void reshape(const Node& operation, const Tensors& all) {
   const Tensor& x = *all.at(operation.other(dnn::kReshapeX));
@@ -168,7 +184,7 @@ void convolve(const Node& operation, const Tensors& all, bool tf32, double error
   }
 }
 
-/// The tensors that an operation reads and writes, the result last.
+/// The tensors that an operation reads and writes, the results last.
 std::vector<const Node*> tensors_of(const Node& operation) {
   if (is_convolution(operation)) {
     const ConvolutionParts parts = parts_of(operation);
@@ -181,6 +197,7 @@ std::vector<const Node*> tensors_of(const Node& operation) {
     case dnn::kPointwiseOperation: names = {dnn::kPointwiseX, dnn::kPointwiseB, dnn::kPointwiseT, dnn::kPointwiseY}; break;
     case dnn::kMatmulOperation: names = {dnn::kMatmulA, dnn::kMatmulB, dnn::kMatmulC}; break;
     case dnn::kReductionOperation: names = {dnn::kReductionX, dnn::kReductionY}; break;
+    case dnn::kStatisticsOperation: names = {dnn::kStatisticsX, dnn::kStatisticsSum, dnn::kStatisticsSquares}; break;
     default: names = {dnn::kReshapeX, dnn::kReshapeY};
   }
   std::vector<const Node*> tensors;
@@ -233,9 +250,10 @@ std::function<void(double error)> graph_work(const Node& graph, const std::map<i
     std::map<const Node*, bool> written;
     for (const Node* operation : operations) {
       const std::vector<const Node*> tensors = tensors_of(*operation);
-      for (const Node* node : tensors)
-        if (node != tensors.back() && !all->at(node)->is_virtual && !written[node]) all->at(node)->read();
-      written[tensors.back()] = true;
+      const size_t results = operation->kind == dnn::kStatisticsOperation ? 2 : 1, inputs = tensors.size() - results;
+      for (size_t i = 0; i < inputs; ++i)
+        if (!all->at(tensors[i])->is_virtual && !written[tensors[i]]) all->at(tensors[i])->read();
+      for (size_t i = inputs; i < tensors.size(); ++i) written[tensors[i]] = true;
       switch (operation->kind) {
         case dnn::kConvolutionForward:
         case dnn::kConvolutionData:
@@ -243,6 +261,7 @@ std::function<void(double error)> graph_work(const Node& graph, const std::map<i
         case dnn::kPointwiseOperation: pointwise(*operation, *all); break;
         case dnn::kMatmulOperation: multiply(*operation, *all); break;
         case dnn::kReductionOperation: reduce(*operation, *all); break;
+        case dnn::kStatisticsOperation: add_up(*operation, *all); break;
         default: reshape(*operation, *all);
       }
     }
