@@ -27,10 +27,6 @@ void check_matrix_ranks(const Recipe& recipe, const MeshSection& mesh, ShardingS
         "sharding.strategy", "sharding: pipeline with a mesh that divides matrices can be planned by galley-plan, but not trained yet",
         "write strategy: tensor or ddp with mesh: {data: N, tensor: N}, zero1, zero2 or fsdp with mesh: {shard: N, tensor: N}, or hybrid "
         "with mesh: {data: N, shard: N, tensor: N}");
-  if (strategy == ShardingStrategy::kHybrid && recipe.device.is_gpu())
-    refuse("sharding.strategy",
-           cat("sharding: hybrid with a mesh that divides matrices does not train on device: ", recipe.device.str(), " yet"),
-           "write strategy: fsdp with mesh: {shard: N, tensor: N}, or device: cpu");
   if (strategy != ShardingStrategy::kHybrid && (replicates ? mesh.shard : mesh.data) > 1)
     refuse("sharding.mesh", cat("besides the ranks that divide matrices, those of ", name_of(strategy), " are on one axis of the mesh"),
            replicates ? "write mesh: {data: N, tensor: N}" : "write mesh: {shard: N, tensor: N}");
