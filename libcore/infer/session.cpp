@@ -55,10 +55,6 @@ void refuse_unavailable(const Recipe& recipe) {
     throw Error(ErrorCode::kRecipe, "averages of running statistics change by less than low precision can hold")
         .key("precision.buffers")
         .suggest("write train.ema.buffers: false, which copies them, or precision.buffers: f32");
-  if (precision.buffers != PrecisionName::kF32 && recipe.device.str().starts_with("cuda"))
-    throw Error(ErrorCode::kRecipe, cat("device: ", recipe.device.str(), " keeps running statistics only in f32"))
-        .key("precision.buffers")
-        .suggest("remove the key, or write device: cpu");
   if (precision.compute != PrecisionName::kF32 && recipe.quantize.method == QuantMethod::kQat) {
     throw Error(ErrorCode::kRecipe, "quantization-aware training needs f32").key("precision.compute").suggest("precision: f32");
   }

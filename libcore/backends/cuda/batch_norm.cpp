@@ -116,14 +116,15 @@ class Update : public PreparedKernel {
     // The unbiased variance of a single value is undefined: 0, as of the definition.
     const double correction = attrs.count > 1 ? static_cast<double>(attrs.count) / static_cast<double>(attrs.count - 1) : 1;
     call_.channels = query.in(0).shape[0];
+    call_.type = type_of(query.in(0));
     call_.keep = static_cast<float>(1 - attrs.momentum);
     call_.take = static_cast<float>(attrs.momentum);
     call_.take_var = static_cast<float>(attrs.momentum * correction);
   }
   void run(Stream& stream, const KernelArgs& args) const override {
     device::BatchNormUpdateCall call = call_;
-    call.running_mean = args.out<float>(0);
-    call.running_var = args.out<float>(1);
+    call.running_mean = args.outputs[0];
+    call.running_var = args.outputs[1];
     call.mean = args.in<float>(2);
     call.var = args.in<float>(3);
     call.count = args.in<int64_t>(4) == nullptr ? nullptr : args.out<int64_t>(2);
@@ -135,8 +136,10 @@ class Update : public PreparedKernel {
   device::BatchNormUpdateCall call_{};
 };
 Support supports_update(const KernelQuery& query) {
-  for (int i = 0; i < 4; ++i)
-    if (query.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", query.in(i).dtype));
+  for (const int i : {2, 3})
+    if (query.in(i).dtype != DType::kF32) return Support::no(cat("statistics in ", query.in(i).dtype));
+  if (!is_short_float(query.in(0)) || query.in(1).dtype != query.in(0).dtype)
+    return Support::no(cat("running statistics in ", query.in(0).dtype, " and ", query.in(1).dtype));
   return Support::yes();
 }
 

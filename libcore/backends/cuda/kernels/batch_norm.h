@@ -340,8 +340,9 @@ GALLEY_KERNEL_OF(2, batch_norm_backward_values, (const BatchNormCall call)) {
 GALLEY_KERNEL(batch_norm_update_channels, (const BatchNormUpdateCall call)) {
   if (call.gate != nullptr && *call.gate == 0) return;
   for (int64_t c = first_element(); c < call.channels; c += all_threads()) {
-    call.running_mean[c] = call.keep * call.running_mean[c] + call.take * call.mean[c];
-    call.running_var[c] = call.keep * call.running_var[c] + call.take_var * call.var[c];
+    const float mean = load_real(call.running_mean, c, call.type), var = load_real(call.running_var, c, call.type);
+    store_real(call.keep * mean + call.take * call.mean[c], call.running_mean, c, call.type);
+    store_real(call.keep * var + call.take_var * call.var[c], call.running_var, c, call.type);
   }
   if (call.count != nullptr && first_element() == 0) *call.count += 1;
 }
