@@ -191,6 +191,10 @@ struct OpDef {
   void (*dynamic_form)(IntegerBuilder&) = nullptr;
   /// For kScale, from constant inputs in float: set(0, scale of each channel), set(1, shift of each channel).
   void (*channel_scale)(IntegerBuilder&) = nullptr;
+  /// Where input `indices` (kIndex) must select: 0 to this - 1. Runs on devices check fed arrays, because kernels there can throw no
+  /// errors. nullptr: kernels take any value.
+  int64_t (*index_count)(const OpContext&) = nullptr;
+  int indices = -1;
   IntegerRole integer = IntegerRole::kNone;
   /// Does it multiply 8-bit values of which two products may exceed 16 bits, so that quantize.saturation could make it faster?
   /// nullptr: no.

@@ -61,6 +61,7 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
       device_(program_->device()),
       stream_(device_.stream()),
       binding_(std::move(binding)),
+      limits_(*program_),
       scalars_(program_->graph(), device_) {
   arena_->use(device_);
   declare_inputs();
@@ -186,6 +187,7 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
   GALLEY_ASSERT(values.dtype() == type.dtype && values.shape() == type.shape, "input '", name, "' must be ", type, ", not ", values.str());
+  if (!device_.is_host()) limits_.check(id, values);
   if (scalars_.has(id)) {
     scalars_.set(id, {static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
     return;

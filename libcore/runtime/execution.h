@@ -13,6 +13,7 @@
 
 #include "libcore/runtime/arena.h"
 #include "libcore/runtime/carried.h"
+#include "libcore/runtime/index_limits.h"
 #include "libcore/runtime/input_slots.h"
 #include "libcore/runtime/observer.h"
 #include "libcore/runtime/parameter_store.h"
@@ -120,6 +121,7 @@ class Execution {
   std::map<std::string, std::string> binding_;
   std::unique_ptr<Stream> copies_;  // of fed arrays to the device
   std::map<ValueId, Feed> feeds_;
+  IndexLimits limits_;
   ScalarBlock scalars_;
   std::map<ValueId, std::string> store_names_;  // parameters, buffers, state
   std::vector<std::string> prepare_reads_, updated_;

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "libcore/ops/embedding.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/shape.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/runtime/compile.h"
@@ -373,6 +375,48 @@ Graph accumulation_graph(bool last) {
   sgd_update(w, total, lr, step, Value(), Value(), {});
   clear(total);
   return g;
+}
+
+// A device's kernels throw no errors: what is fed to it is checked, as it is or through a view.
+TEST(Execution, IndicesOutsideTheirTableAreErrorsOnDevicesToo) {
+  for (const std::string& name : device_names()) {
+    for (const bool viewed : {false, true}) {
+      for (const int64_t index : {-1, 6, 5}) {
+        Graph graph;
+        const Value table = graph.add_input("table", f32({6, 4}), ValueRole::kParameter);
+        const Value given = graph.add_input("index", {.dtype = DType::kI64, .shape = {3, 4}}, ValueRole::kInput);
+        {
+          const PathScope path(graph, "tokens");
+          graph.add_output("y", embedding(table, viewed ? reshape(given, {12}) : given));
+        }
+        CompileOptions options;
+        options.backend = open_backend(name);
+        ParameterStore store(options.backend->device());
+        Execution execution(compile(graph, options), store);
+        store.set("table", Tensor::of({6, 4}, std::vector<float>(24)));
+        Tensor values(DType::kI64, {3, 4});
+        std::fill_n(values.data_as<int64_t>(), 11, 0);
+        values.data_as<int64_t>()[11] = index;
+        const auto run = [&] {
+          execution.feed("index", values);
+          execution.run();
+          execution.wait();
+        };
+        if (index == 5) {
+          EXPECT_NO_THROW(run()) << name;
+        } else {
+          try {
+            run();
+            ADD_FAILURE() << name << " takes the index " << index;
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kInput);
+            EXPECT_NE(error.message().find(cat("index ", index, " is outside")), std::string::npos) << error.message();
+            EXPECT_NE(error.message().find("tokens (embedding)"), std::string::npos) << error.message();
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Execution, AccumulateAndLastShareTheGradient) {

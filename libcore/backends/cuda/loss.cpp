@@ -1,4 +1,4 @@
-// Cross entropy, sums of squares and the gradient of embeddings, by the kernels of kernels/loss.h and kernels/embedding.h.
+// Cross entropy, sums of squares, embeddings and their gradients, by the kernels of kernels/loss.h and kernels/embedding.h.
 
 #include "libcore/ops/loss.h"
 
@@ -93,6 +93,33 @@ Support supports_embedding(const KernelQuery& query) {
   return only_contiguous(query);
 }
 
+/// weight [rows, width], index -> y [..., width].
+class Embedding : public PreparedKernel {
+ public:
+  explicit Embedding(const KernelQuery& query) : row_bytes_(query.in(0).shape[1] * dtype_size(query.in(0).dtype)) {
+    call_.index_type = type_of(query.in(1));
+    call_.tokens = query.in(1).elements();
+    call_.rows = query.in(0).shape[0];
+  }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    device::EmbeddingLookupCall call = call_;
+    call.table = args.inputs[0];
+    call.index = args.inputs[1];
+    call.to = args.outputs[0];
+    const int64_t word = row_bytes_ % 16 == 0 && have_packs(call.table, call.to) ? 16 : row_bytes_ % 4 == 0 ? 4 : 2;
+    call.words = row_bytes_ / word;
+    launch_elements(stream, cat("embedding_words_", word).c_str(), call.tokens * call.words, call);
+  }
+  static Support supports(const KernelQuery& query) {
+    if (dtype_size(query.in(0).dtype) < 2) return Support::no(cat("dtype ", query.in(0).dtype));
+    return only_contiguous(query);
+  }
+
+ private:
+  device::EmbeddingLookupCall call_{};
+  int64_t row_bytes_;
+};
+
 /// grad [..., width], index -> the gradient of the table.
 class EmbeddingBackward : public PreparedKernel {
  public:
@@ -175,6 +202,7 @@ constexpr Kernel kKernels[] = {
     {"cross_entropy_backward", "positions", supports_cross_entropy<true>, prepare_cuda<CrossEntropy<true>>},
     {"mixed_cross_entropy", "positions", supports_cross_entropy<false>, prepare_cuda<CrossEntropy<false>>},
     {"mixed_cross_entropy_backward", "positions", supports_cross_entropy<true>, prepare_cuda<CrossEntropy<true>>},
+    {"embedding", "words", Embedding::supports, prepare_cuda<Embedding>},
     {"embedding_backward", "sorted", supports_embedding, prepare_cuda<EmbeddingBackward>},
     {"sum_squares", "parts", supports_squares, prepare_cuda<SumSquares>},
 };

@@ -14,6 +14,25 @@ namespace {
 
 using device::ReduceCall;
 
+/// The dimension of the output for each one of x; -1: it is reduced.
+std::vector<int> kept_dimensions(const KernelQuery& query) {
+  const TensorType &x = query.in(0), &y = query.out(0);
+  const int rank = x.shape.rank(), more = rank - y.shape.rank();
+  std::vector<int> kept(static_cast<size_t>(rank), -1);
+  if (const auto* attrs = dynamic_cast<const ReduceAttrs*>(query.context.attributes)) {
+    const std::vector<int> axes = axes_of(attrs->axes, x);
+    for (int d = 0, before = 0; d < rank; ++d) {
+      if (std::find(axes.begin(), axes.end(), d) != axes.end()) continue;
+      kept[static_cast<size_t>(d)] = attrs->keepdim ? d : before;
+      ++before;
+    }
+    return kept;
+  }
+  for (int d = more; d < rank; ++d)  // sum_to: dimensions that broadcasting added or extended are reduced
+    if (y.shape[d - more] == x.shape[d]) kept[static_cast<size_t>(d)] = d - more;
+  return kept;
+}
+
 /// Dimensions of x beside each other in memory that are all reduced, or all kept and written beside each other.
 struct Run {
   bool reduced;
@@ -22,15 +41,12 @@ struct Run {
 /// The dimensions of a reduction from outer to inner, in runs; sizes of 1 are left out.
 std::vector<Run> runs_of(const KernelQuery& query) {
   const TensorType &x = query.in(0), &y = query.out(0);
-  const auto& attrs = query.attrs<ReduceAttrs>();
-  const std::vector<int> axes = axes_of(attrs.axes, x);
+  const std::vector<int> kept = kept_dimensions(query);
   const Shape steps = x.format.strides(x.shape), to_steps = y.format.strides(y.shape);
   std::vector<Run> dimensions;
-  for (int d = 0, kept = 0; d < x.shape.rank(); ++d) {
-    const bool reduced = std::find(axes.begin(), axes.end(), d) != axes.end();
-    const int64_t to_step = reduced ? 0 : to_steps[attrs.keepdim ? d : kept];
-    if (!reduced) ++kept;
-    if (x.shape[d] != 1) dimensions.push_back({reduced, x.shape[d], steps[d], to_step});
+  for (int d = 0; d < x.shape.rank(); ++d) {
+    const int to = kept[static_cast<size_t>(d)];
+    if (x.shape[d] != 1) dimensions.push_back({to < 0, x.shape[d], steps[d], to < 0 ? 0 : to_steps[to]});
   }
   std::stable_sort(dimensions.begin(), dimensions.end(), [](const Run& a, const Run& b) { return a.step > b.step; });
   std::vector<Run> runs;
@@ -112,8 +128,7 @@ class Reduce : public PreparedKernel {
  public:
   explicit Reduce(const KernelQuery& query) {
     const TensorType& x = query.in(0);
-    const auto& attrs = query.attrs<ReduceAttrs>();
-    const std::vector<int> axes = axes_of(attrs.axes, x);
+    const std::vector<int> kept = kept_dimensions(query);
     const Shape steps = x.format.strides(x.shape);
     call_.type = type_of(x);
     call_.kind = kKind;
@@ -122,12 +137,13 @@ class Reduce : public PreparedKernel {
     const TensorType& y = query.out(0);
     const Shape to_steps = y.format.strides(y.shape);
     for (int d = 0; d < x.shape.rank(); ++d) {
-      if (std::find(axes.begin(), axes.end(), d) != axes.end()) {
+      const int to = kept[static_cast<size_t>(d)];
+      if (to < 0) {
         call_.reduced_sizes[call_.reduced_dimensions] = x.shape[d];
         call_.reduced_steps[call_.reduced_dimensions++] = steps[d];
         call_.reduced *= x.shape[d];
       } else {
-        call_.to_steps[call_.kept_dimensions] = to_steps[attrs.keepdim ? d : call_.kept_dimensions];
+        call_.to_steps[call_.kept_dimensions] = to_steps[to];
         call_.kept_sizes[call_.kept_dimensions] = x.shape[d];
         call_.kept_steps[call_.kept_dimensions++] = steps[d];
         call_.outputs *= x.shape[d];
@@ -164,6 +180,8 @@ constexpr Kernel kKernels[] = {
     {"sum", "reduce", supports, prepare_cuda<Reduce<device::kSum>>},
     {"amax", "reduce", supports, prepare_cuda<Reduce<device::kMaximum>>},
     {"amin", "reduce", supports, prepare_cuda<Reduce<device::kMinimum>>},
+    {"sum_to", "reduce_channels", supports_channels, prepare_cuda<ReduceChannels<device::kSum>>},
+    {"sum_to", "reduce", supports, prepare_cuda<Reduce<device::kSum>>},
 };
 
 }  // namespace

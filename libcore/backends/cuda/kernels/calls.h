@@ -315,6 +315,14 @@ struct EmbeddingCall {
   int64_t tokens, rows, width;
 };
 
+/// to[token] = the row of the table that `index` selects, in words; all bits set where there is no such row.
+struct EmbeddingLookupCall {
+  const void *table, *index;
+  void* to;
+  Type index_type;
+  int64_t tokens, rows, words;  // words: of a row
+};
+
 /// Sums of squares: parts of an array to sums[first_part ...]; then `parts` sums to one number.
 inline constexpr int kMostSquares = 64;  // arrays of a launch
 struct SquaresCall {
@@ -357,10 +365,12 @@ struct BatchNormCall {
   float eps;
 };
 
-/// Running statistics of a batch norm in place, all in f32: running = keep * running + take * batch. Null: no count; the gate is open.
+/// Running statistics of a batch norm in place, rounded to `type`: running = keep * running + take * batch. Null: no count; the gate is
+/// open.
 struct BatchNormUpdateCall {
   const float *mean, *var;
-  float *running_mean, *running_var;
+  void *running_mean, *running_var;
+  Type type;       // of the running statistics
   int64_t* count;  // plus 1
   const uint8_t* gate;
   int64_t channels;

@@ -1,13 +1,24 @@
 #pragma once
-// The gradient of an embedding: rows of tokens are added to rows of a table in an order that does not depend on the GPU. Tokens are sorted
-// by counting, in three launches that take little time (each token is compared with all before it: 2^25 times for 8192); memory traffic
-// bounds the last one.
+// Embeddings: a thread copies a word of a row. Their gradient: rows of tokens are added to rows of a table in an order that does not depend
+// on the GPU. Tokens are sorted by counting, in three launches that take little time (each token is compared with all before it: 2^25 times
+// for 8192); memory traffic bounds the last one.
 
 #include "libcore/backends/cuda/kernels/functions.h"
 #include "libcore/backends/cuda/kernels/packs.h"
 #include "libcore/backends/cuda/kernels/warps.h"
 
 namespace galley::device {
+
+template <class W>
+GALLEY_DEVICE void look_up(const EmbeddingLookupCall& call, W none) {
+  for (int64_t i = first_element(); i < call.tokens * call.words; i += all_threads()) {
+    const int64_t token = i / call.words, word = i - token * call.words, row = load<int64_t>(call.index, token, call.index_type);
+    static_cast<W*>(call.to)[i] = row >= 0 && row < call.rows ? static_cast<const W*>(call.table)[row * call.words + word] : none;
+  }
+}
+GALLEY_KERNEL(embedding_words_2, (const EmbeddingLookupCall call)) { look_up<uint16_t>(call, 0xffff); }
+GALLEY_KERNEL(embedding_words_4, (const EmbeddingLookupCall call)) { look_up<uint32_t>(call, ~0u); }
+GALLEY_KERNEL(embedding_words_16, (const EmbeddingLookupCall call)) { look_up<Word>(call, Word{~0u, ~0u, ~0u, ~0u}); }
 
 inline constexpr unsigned kNoRow = ~0u;
 /// The row of a token. Returns kNoRow if the index is outside the table, or if there are fewer tokens.
