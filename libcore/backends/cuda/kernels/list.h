@@ -23,8 +23,8 @@
   X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
   X(max_pool) X(max_pool_backward) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
   X(resize_backward_pixels) X(cross_entropy_positions) X(cross_entropy_rows) X(cross_entropy_total) X(cross_entropy_weights) \
-  X(cross_entropy_backward_positions) X(cross_entropy_backward_rows) X(embedding_words_2) X(embedding_words_4) X(embedding_words_16) X(embedding_ranks) X(embedding_begins) X(embedding_order) \
-  X(embedding_packs) X(embedding_rows) \
+  X(cross_entropy_backward_positions) X(cross_entropy_backward_rows) X(embedding_words_2) X(embedding_words_4) \
+  X(embedding_words_16) X(embedding_ranks) X(embedding_begins) X(embedding_order) X(embedding_packs) X(embedding_rows) \
   X(square_parts) X(square_total) X(copy_lines) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
   X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) \
