@@ -10,6 +10,7 @@
 #include "libcore/backends/half_gradients.h"
 #include "libcore/backends/joined_norms.h"
 #include "libcore/backends/mixed_loss.h"
+#include "libcore/backends/pixel_casts.h"
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/comm/mpi.h"
@@ -43,6 +44,7 @@ class CudaBackend : public Backend {
       report.add(use_stored_weights(graph, *this, false, false));
       report.add(use_mixed_losses(graph, *this));
       report.add(use_half_gradients(graph, *this));
+      report.add(fold_pixel_casts(graph, *this));
       report.add(join_norms(graph, *this, kGroupBytes));
     }
     if (stage != Stage::kAfterLayout) return;
@@ -70,6 +72,7 @@ class CudaBackend : public Backend {
             cuda_index(),
             cuda_reduce(),
             cuda_products(),
+            cuda_pixels(),
             cuda_pool(),
             cuda_quantized(),
             cuda_sampling(),
