@@ -17,6 +17,7 @@
 #include "libcore/passes/fuse_chains.h"
 #include "libcore/passes/order_updates.h"
 #include "libcore/vendor/cuda/blas_lt.h"
+#include "libcore/vendor/cuda/cupti.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "libcore/vendor/cuda/nccl.h"
 #include "libcore/vendor/cuda/nvrtc.h"
@@ -105,8 +106,8 @@ std::string cuda_requirements() {
       cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
   if (!driver.problem.empty()) return cat(kernels, "; ", driver.problem);
   std::string all = cat(kernels, "; driver of CUDA ", driver.version, ", ", driver.file);
-  for (const cuda::LibraryState* library :
-       {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state, &cuda::nvrtc::nvrtc().state})
+  for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state,
+                                            &cuda::nvrtc::nvrtc().state, &cuda::cupti::cupti().state})
     all += cat("; ", library->problem.empty() ? cat(library->name, " ", library->version, ", ", library->file) : library->problem);
   return all;
 }
