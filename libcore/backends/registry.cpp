@@ -6,6 +6,8 @@
 #include "libcore/backends/cpu/backend.h"
 #include "libcore/backends/cpu/rewrite/target_operators.h"
 #include "libcore/backends/cuda/backend.h"
+#include "libcore/backends/cuda/kernel_records.h"
+#include "libcore/backends/kernel_records.h"
 #include "libcore/backends/ref/backend.h"
 #include "libcore/backends/sim/backend.h"
 
@@ -55,6 +57,15 @@ std::shared_ptr<const Backend> open_backend(std::string_view device, BackendOpti
     if (row.name == name && (options.index == 0 || row.indexed)) return row.open(options);
   }
   refuse(device);
+}
+
+std::unique_ptr<KernelRecords> record_kernels(Device& device, std::string& why) {
+  why.clear();
+#ifdef GALLEY_WITH_CUDA
+  if (device.name() == "cuda") return record_cuda_kernels(why);
+#endif
+  static_cast<void>(device);
+  return nullptr;
 }
 
 }  // namespace galley

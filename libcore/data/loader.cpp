@@ -30,7 +30,7 @@ int64_t count_findings(std::vector<Finding>& findings, std::map<std::string, Ski
 DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
                          LoaderOptions options)
     : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(std::move(options)), order_(source_->size(), options_.order) {
-  GALLEY_ASSERT(options_.ranks >= 1 && options_.rank < options_.ranks && options_.ranks <= options_.order.batch);
+  GALLEY_ASSERT(options_.held >= 1 && options_.ranks >= 1 && options_.rank < options_.ranks && options_.ranks <= options_.order.batch);
   GALLEY_CHECK(!options_.format.is_blocked(), "batches cannot have the blocked format ", options_.format);
   for (const Component& component : batch_transforms) {
     batch_transforms_.push_back(component.params->clone());
@@ -232,26 +232,28 @@ void DataLoader::State::work() {
 
 const Batch* DataLoader::State::next() {
   if (options_.workers == 0) {
-    Slot& slot = slots_.front();
+    Slot& slot = *free_.front();
     if (!begin_batch(slot)) return nullptr;
+    free_.pop_front();  // in turn
+    free_.push_back(&slot);
     fill_rows(slot, 0, slot.batch.valid);
     finish_batch(slot);
     deliver(slot);
     return &slot.batch;
   }
   std::unique_lock lock(mutex_);
-  if (current_ != nullptr) {
-    free_.push_back(current_);
-    current_ = nullptr;
+  if (std::ssize(held_) >= options_.held) {
+    free_.push_back(held_.front());
+    held_.pop_front();
     work_arrived_.notify_all();
   }
   if (end_ && delivered_ >= *end_) return nullptr;
   batch_ready_.wait(lock, [&] { return !pending_.empty() && pending_.front()->ready; });
-  current_ = pending_.front();
+  Slot& slot = *held_.emplace_back(pending_.front());
   pending_.pop_front();
   lock.unlock();
-  deliver(*current_);
-  return &current_->batch;
+  deliver(slot);
+  return &slot.batch;
 }
 
 /// Counts the findings of a batch that goes to the caller. Throws the batch's error.
@@ -288,6 +290,8 @@ const std::vector<std::array<int64_t, 2>>& DataLoader::sizes() const { return st
 bool DataLoader::is_sized(const FieldType& type) {
   return !type.lengths.empty() && (type.kind == FieldKind::kImage || type.kind == FieldKind::kMask);
 }
+const PixelConversions& DataLoader::pixels() const { return state_->pixels(); }
+const std::string& DataLoader::float_reason() const { return state_->float_reason(); }
 int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
 double DataLoader::share() const { return state_->share(); }
 const SkipReport& DataLoader::skips() const { return state_->skips(); }

@@ -26,6 +26,7 @@ struct LoaderOptions {
   OrderOptions order;    ///< Batch size, shuffling, slice, last batch, seed.
   int64_t workers = 0;   ///< Threads that prepare batches; 0: next() prepares them.
   int64_t prefetch = 4;  ///< Batches prepared ahead (at least 1 with workers).
+  int64_t held = 1;      ///< Batches that next() returned last and that stay valid (at least 1).
   OnErrorRule on_error = OnErrorRule::kFail;
   MemoryFormat format;       ///< Format of image batches: contiguous or channels_last.
   int64_t classes = 0;       ///< Number of classes, 0: unknown. Labels are checked against it; batch transforms need it.
@@ -37,7 +38,10 @@ struct LoaderOptions {
   int64_t rank = 0;          ///< Batches of order.batch samples are divided into `ranks` parts, equal or different by one sample, of which
   int64_t ranks = 1;         ///< the loader delivers part `rank`. Positions count the samples of all parts.
   bool fit = false;          ///< Images of different size (pad_to with `sizes`) are on the smallest canvas that holds those of a batch.
-  bool cut = false;          ///< Batches end at the shortest of FieldType::lengths that holds their samples; such samples come together.
+  /// Images that are still bytes after the pipeline are bytes in batches too (DataLoader::pixels), for a device that normalizes them.
+  bool bytes = false;
+  bool zero_rows = false;  ///< With `bytes`: rows after the valid ones count as pixels, so they must be 0 for the model, which no byte is.
+  bool cut = false;        ///< Batches end at the shortest of FieldType::lengths that holds their samples; such samples come together.
 };
 
 /// Damaged samples that were replaced by the next good sample of the slice, which is the same in every run. Counts delivered batches only.
@@ -68,7 +72,8 @@ class DataLoader {
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  /// The next batch, valid until the next call; null at the end. If a row could not be read, throws the error of the first such row.
+  /// The next batch, valid until the next call, or that after LoaderOptions::held - 1 more; null at the end. If a row could not be read,
+  /// throws the error of the first such row.
   const Batch* next();
   /// Position of the batch that next() returns next: the number of samples delivered so far. A checkpoint saves it after it has consumed
   /// the last delivered batch.
@@ -93,6 +98,10 @@ class DataLoader {
   const std::vector<std::array<int64_t, 2>>& sizes() const;
   /// Whether batches differ in that field's rows and columns.
   static bool is_sized(const FieldType& type);
+  /// With LoaderOptions::bytes: the fields in bytes, and how the model's numbers follow from them.
+  const PixelConversions& pixels() const;
+  /// With LoaderOptions::bytes: why images are in f32 all the same; empty: they are in bytes, or there are none.
+  const std::string& float_reason() const;
   /// Size of all batch buffers together.
   int64_t buffer_bytes() const;
   /// Counts of damaged and irregular samples in the batches delivered so far.

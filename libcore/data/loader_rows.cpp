@@ -30,6 +30,30 @@ void DataLoader::State::find_types() {
     const auto& transform = dynamic_cast<const BatchTransform&>(*batch_transforms_[i]);
     types_ = under_key(cat("batch_transforms.", i), [&] { return transform.fields(samples, options_.classes); });
   }
+  find_bytes();
+}
+
+/// Finds the images that batches hold in bytes, or the reason why they do not.
+void DataLoader::State::find_bytes() {
+  if (!options_.bytes) return;
+  for (const auto& [name, conversion] : pipeline_.bytes(source_->fields())) {
+    FieldType* type = find_field(types_, name);
+    GALLEY_ASSERT(type != nullptr, "no field ", name);
+    if (!batch_transforms_.empty()) {
+      float_reason_ = "batch_transforms mix numbers";
+    } else if (DataLoader::is_sized(*type)) {
+      float_reason_ = cat("`", name, "` is padded, with zeros for the model, which no byte is");
+    } else if (options_.zero_rows && options_.order.last_batch == LastBatchRule::kKeep) {
+      float_reason_ = "last_batch: keep leaves rows of zeros in batches";
+    } else {
+      type->dtype = DType::kU8;
+      pixels_.emplace(name, conversion);
+    }
+  }
+  if (!pixels_.empty()) return;
+  const auto image = std::find_if(types_.begin(), types_.end(), [](const FieldType& type) { return type.kind == FieldKind::kImage; });
+  if (image != types_.end() && float_reason_.empty())
+    float_reason_ = "images are not bytes of 1 or 3 channels before the last item of the pipeline";
 }
 
 /// The memory format of a field's tensor: that of the options for images [N,C,H,W] and clips [N,C,T,H,W].
@@ -54,7 +78,7 @@ void DataLoader::State::make_buffers() {
     }
     check_value(type, *value, index);
   }
-  slots_.resize(static_cast<size_t>(options_.workers == 0 ? 1 : std::max<int64_t>(1, options_.prefetch) + 1));
+  slots_.resize(static_cast<size_t>((options_.workers == 0 ? 0 : std::max<int64_t>(1, options_.prefetch)) + options_.held));
   for (Slot& slot : slots_) {
     slot.batch.types = types_;
     for (const FieldType& type : types_) {
@@ -87,7 +111,7 @@ void DataLoader::State::check_value(const FieldType& type, const FieldValue& val
     return;
   }
   const Shape shape = Pipeline::shape_of(value);
-  const DType dtype = Pipeline::dtype_of(value);
+  const DType dtype = pixels_.contains(type.name) ? DType::kU8 : Pipeline::dtype_of(value);
   const bool dense = type.layout == FieldLayout::kDense, jagged = type.layout == FieldLayout::kJagged;
   const std::span<const int64_t> fixed = dense ? shape.sizes() : shape.sizes().subspan(std::min<size_t>(1, shape.sizes().size()));
   const std::span<const int64_t> expected = std::span(type.sample).subspan(dense || jagged ? 0 : 1);
@@ -137,6 +161,7 @@ void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Samp
     }
     slot.batch.fields.at(type.name + ".length").data_as<int64_t>()[row] = array.shape()[0];
   }
+  if (pixels_.contains(type.name)) return pipeline_.write_bytes(sample, type.name, tensor.format().is_channels_last(), to);
   pipeline_.write(sample, type.name, tensor.format().is_channels_last(), options_.pad_label, to);
 }
 

@@ -70,6 +70,8 @@ class DataLoader::State {
   const std::map<std::string, Tensor>& layout() const { return slots_.front().full; }
   const std::vector<int64_t>& lengths() const { return lengths_; }
   const std::vector<std::array<int64_t, 2>>& sizes() const { return sizes_; }
+  const PixelConversions& pixels() const { return pixels_; }
+  const std::string& float_reason() const { return float_reason_; }
   int64_t buffer_bytes() const;
   double share() const { return share_; }
   const SkipReport& skips() const { return skips_; }
@@ -79,6 +81,7 @@ class DataLoader::State {
   Sample read_prepared(int64_t position, Findings& findings, int64_t row, int64_t& index) const;
   Sample first_sample(int64_t& index) const;
   void find_types();
+  void find_bytes();
   MemoryFormat format_of(const FieldType& type, int rank) const;
   void make_buffers();
   void group_samples();
@@ -108,15 +111,17 @@ class DataLoader::State {
   std::vector<FieldType> types_;               // fields of a batch
   std::vector<int64_t> lengths_;               // of batches that are cut
   std::vector<std::array<int64_t, 2>> sizes_;  // of the canvases of batches
+  PixelConversions pixels_;                    // of fields in bytes
+  std::string float_reason_;
   LoaderOptions options_;
   SampleOrder order_;
   std::optional<int64_t> end_;  // position after the last sample
   std::vector<Slot> slots_;
   SkipReport skips_;
   IrregularReport irregular_;
-  int64_t delivered_ = 0;    // position of the next batch to deliver
-  double share_ = 1;         // of the batch that was delivered last
-  Slot* current_ = nullptr;  // the batch that the caller holds
+  int64_t delivered_ = 0;   // position of the next batch to deliver
+  double share_ = 1;        // of the batch that was delivered last
+  std::deque<Slot*> held_;  // the batches that the caller holds, the oldest first
 
   // Shared with the workers; guarded by mutex_.
   mutable std::mutex mutex_;

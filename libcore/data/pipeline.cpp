@@ -35,6 +35,18 @@ Error at_item(Error error, size_t number, const std::string& type) {
   return placed.key(cat("pipeline.", number)).suggest(error.suggestion());
 }
 
+/// Copies the bytes of an image; without channels_last to planes that are `plane` bytes apart.
+void copy_bytes(const Image& image, bool channels_last, int64_t plane, uint8_t* to) {
+  const uint8_t* from = image.as<uint8_t>();
+  const int64_t channels = image.channels(), area = image.area();
+  if (channels_last || channels == 1) {
+    std::copy_n(from, image.values(), to);
+    return;
+  }
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t i = 0; i < area; ++i) to[c * plane + i] = from[i * channels + c];
+}
+
 }  // namespace
 
 Pipeline::~Pipeline() = default;
@@ -95,8 +107,8 @@ const Pipeline::Finish& Pipeline::finish_of(const std::string& field) const {
   return found == finishes_.end() ? *plain_ : found->second;
 }
 
-std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const {
-  std::vector<FieldType> fields = in;
+/// Before write().
+std::vector<FieldType> Pipeline::fields_after_items(std::vector<FieldType> fields) const {
   for (size_t i = 0; i < items_.size(); ++i) {
     try {
       fields = items_[i].transform->fields(std::move(fields));
@@ -104,6 +116,11 @@ std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const 
       throw at_item(error, i, items_[i].type);
     }
   }
+  return fields;
+}
+
+std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const {
+  std::vector<FieldType> fields = fields_after_items(in);
   for (const auto& [field, finish] : finishes_) {
     const FieldType* type = find_field(fields, field);
     // to_dtype is also valid for arrays, which have no image to check.
@@ -283,6 +300,38 @@ void Pipeline::write(const Sample& sample, const std::string& field, bool channe
     finish_of(field).write_array(*array, field, row);
   } else {
     std::memcpy(row, &std::get<int64_t>(*value), sizeof(int64_t));
+  }
+}
+
+PixelConversions Pipeline::bytes(const std::vector<FieldType>& in) const {
+  PixelConversions found;
+  for (const FieldType& type : fields_after_items(in)) {
+    if (type.kind != FieldKind::kImage || type.dtype != DType::kU8 || (type.sample.front() != 1 && type.sample.front() != 3)) continue;
+    const Finish& finish = finish_of(type.name);
+    PixelConversion& conversion = found[type.name];
+    conversion.scale = finish.scale;
+    if (finish.normalize == nullptr) continue;
+    conversion.mean = finish.normalize->mean;
+    conversion.std = finish.normalize->std;
+  }
+  return found;
+}
+
+void Pipeline::write_bytes(const Sample& sample, const std::string& field, bool channels_last, void* row) const {
+  const FieldValue* value = sample.find(field);
+  GALLEY_ASSERT(value != nullptr, "no field ", field);
+  auto* to = static_cast<uint8_t*>(row);
+  if (const auto* image = std::get_if<Image>(value)) {
+    GALLEY_CHECK_INPUT(image->dtype() == DType::kU8, "the image `", field, "` is ", image->str(), ", but others are u8");
+    copy_bytes(*image, channels_last, image->area(), to);
+    return;
+  }
+  const Clip& clip = std::get<Clip>(*value);
+  const auto frames = std::ssize(clip.frames);
+  for (int64_t t = 0; t < frames; ++t) {
+    const Image& frame = clip.frames[static_cast<size_t>(t)];
+    GALLEY_CHECK_INPUT(frame.dtype() == DType::kU8, "a frame of `", field, "` is ", frame.str(), ", but others are u8");
+    copy_bytes(frame, channels_last, frames * frame.area(), to + t * (channels_last ? frame.values() : frame.area()));
   }
 }
 

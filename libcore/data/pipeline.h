@@ -12,6 +12,7 @@
 #include "libcore/base/options.h"
 #include "libcore/data/sample.h"
 #include "libcore/data/transform.h"
+#include "libcore/tensor/pixels.h"
 
 namespace galley {
 
@@ -57,6 +58,11 @@ class Pipeline {
   /// without a class become `no_class`.
   void write(const Sample& sample, const std::string& field, bool channels_last, int64_t no_class, void* row) const;
 
+  /// The images that are still bytes after all items, given the fields `in` of the samples, and how write() converts them.
+  PixelConversions bytes(const std::vector<FieldType>& in) const;
+  /// As write() for a field of bytes(), without the conversion. Throws Error (kInput) if the image of this sample is not in bytes.
+  void write_bytes(const Sample& sample, const std::string& field, bool channels_last, void* row) const;
+
   /// apply() and write() of `input` into a new tensor, f32 [C,H,W], contiguous. For tests.
   Tensor run(Sample sample, const DrawKey& key) const;
 
@@ -66,6 +72,7 @@ class Pipeline {
   std::vector<Item> items_;
   std::map<std::string, Finish> finishes_;  // for fields whose last items are fused with the copy into the batch
   std::unique_ptr<Finish> plain_;           // for all other fields
+  std::vector<FieldType> fields_after_items(std::vector<FieldType> fields) const;
   void join(Sample& sample, size_t number, const DrawKey& key, const OtherSamples& others) const;
   const Finish& finish_of(const std::string& field) const;
 };

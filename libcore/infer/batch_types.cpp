@@ -11,6 +11,20 @@ Shape BatchTypes::sample() const {
   return shape;
 }
 
+std::string pixels_text(const BatchTypes& types) {
+  std::string text;
+  const auto list = [&](const std::vector<double>& values) {
+    for (size_t i = 0; i < values.size(); ++i) text += cat(i == 0 ? "[" : ",", values[i], i + 1 == values.size() ? "]" : "");
+  };
+  for (const auto& [field, conversion] : types.pixels) {
+    text += cat(" pixels of ", field, conversion.scale ? " (x / 255 - " : " (x - ");
+    list(conversion.mean);
+    text += ") / ";
+    list(conversion.std);
+  }
+  return text;
+}
+
 TensorType input_type(const ModelInput& input, int64_t batch) {
   TensorType type{.dtype = input.dtype};
   type.shape.push_back(batch);

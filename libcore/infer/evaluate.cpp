@@ -23,7 +23,7 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
       fake_quantize_(std::move(fake_quantize)),
       divide_(divide),
       cache_(cache) {
-  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples, {.fit = true});
+  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples, {.bytes = true, .fit = true});
   data_bytes_ = loader->buffer_bytes();
   metrics_ = metric_names(session.task(), session.recipe().metrics);
   types_ = session.all_batch_types(*loader);
@@ -59,7 +59,7 @@ std::shared_ptr<const Program> Evaluator::compile(const BatchTypes& types) {
   InferenceModel model = make_inference(std::move(captured), plan_, {}, fake_quantize_);
   parameters_ = std::move(model.parameters);
   return engine_.program(
-      {.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split_),
+      {.mode = "evaluate", .variant = form + pixels_text(types), .fields = types.fields}, cat("evaluation on data.", split_),
       [&] { return std::move(model.graph); }, engine_.has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
 }
 
@@ -114,18 +114,32 @@ void Evaluator::feed_cache_inputs(Execution& execution) const {
 
 std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::function<bool()>& stop, Communicator* ranks) {
   MetricSums metrics(session_.task(), metrics_, results_);
-  const std::unique_ptr<DataLoader> loader =
-      ranks == nullptr ? session_.loader(split_, batch_, 0, 1, limit_, {.fit = true})
-                       : session_.loader(split_, batch_, 0, 1, limit_, {.rank = ranks->rank(), .ranks = ranks->size()});
+  // On a device with memory of its own the next batch arrives beside the run. A program that is bound later may move the arena.
+  const bool ahead = !engine_.backend().device().is_host() && execution.keeps_outputs() && types_.size() == 1;
+  Session::LoaderPart part{.bytes = true, .held = ahead ? 2 : 1, .fit = ranks == nullptr};
+  if (ranks != nullptr) {
+    part.rank = ranks->rank();
+    part.ranks = ranks->size();
+  }
+  const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_, part);
   metrics.begin(*loader);
   feed_cache_inputs(execution);
-  while (const Batch* data = loader->next()) {
-    Execution& sized = execution_for(*data, execution);
-    feed_fields(sized, *data);
+  const auto feed = [&](const Batch& data) -> Execution& {
+    Execution& sized = execution_for(data, execution);
+    feed_fields(sized, data);
+    return sized;
+  };
+  const Batch* data = loader->next();
+  Execution* fed = nullptr;
+  while (data != nullptr) {
+    Execution& sized = ahead && fed != nullptr ? *fed : feed(*data);
+    const double share = loader->share();
     sized.run();  // also without a part of the batch: ranks may gather parameters
-    if (loader->share() > 0)
-      under_key(pipeline_key(), [&] { metrics.add([&](const std::string& name) { return sized.output(name); }, *data); });
+    const Batch* next = ahead ? loader->next() : nullptr;
+    if (next != nullptr) fed = &feed(*next);
+    if (share > 0) under_key(pipeline_key(), [&] { metrics.add([&](const std::string& name) { return sized.output(name); }, *data); });
     if (stop()) return std::nullopt;
+    data = ahead ? next : loader->next();
   }
   if (ranks != nullptr) {
     metrics.add_others([&](std::span<double> sums) {
@@ -175,7 +189,7 @@ std::optional<MetricValues> Evaluator::pass(const std::string& average, const st
   std::vector<ReplicaPart> parts(static_cast<size_t>(own.end - own.begin));
   for (int leaf = own.begin; leaf < own.end; ++leaf) {
     ReplicaPart& part = parts[static_cast<size_t>(leaf - own.begin)];
-    part.loader = session_.loader(split_, batch_, 0, 1, limit_, {.rank = leaf, .ranks = replicas.count});
+    part.loader = session_.loader(split_, batch_, 0, 1, limit_, {.rank = leaf, .ranks = replicas.count, .bytes = true});
     part.metrics = std::make_unique<MetricSums>(session_.task(), metrics_, results_);
     part.metrics->begin(*part.loader);
   }

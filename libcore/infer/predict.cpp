@@ -60,8 +60,8 @@ std::shared_ptr<const Program> Predictor::compile(const BatchTypes& types) {
     parameters_ = std::move(model.parameters);
   }
   return engine_->program(
-      {.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction",
-      [&] { return std::move(model.graph); }, engine_->has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
+      {.mode = "predict", .variant = cat(options_.capture.empty() ? "" : "captured", pixels_text(types)), .fields = types.fields},
+      "prediction", [&] { return std::move(model.graph); }, engine_->has_formats() ? ParameterFormats::kFollow : ParameterFormats::kLead);
 }
 
 size_t Predictor::size_of(const Batch& batch) const {
@@ -89,6 +89,7 @@ std::unique_ptr<DataLoader> Predictor::loader() const {
   loader_options.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
   loader_options.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
   loader_options.passes = 1;
+  loader_options.bytes = session_.takes_bytes();
   loader_options.fit = options_.capture.empty();  // results of modules have one shape
   return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), loader_options);
 }

@@ -173,7 +173,7 @@ BuilderOptions Session::builder_options(Mode mode, int64_t cache) const {
 /// The type of the model's main result for these inputs, and the other facts that determine the task.
 TaskModel Session::task_model(const BatchTypes& types) const {
   Graph graph;
-  TaskCapture capture(graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  TaskCapture capture(graph, model_, info_, types.fields, {.mode = Mode::kEvaluation}, types.pixels);
   TaskModel model{.info = info_, .output = capture.model().front().second.type(), .loss = {}};
   if (recipe_.loss) model.loss = recipe_.loss;
   return model;
@@ -381,7 +381,7 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types, std::optional
     options.cache_dtype = kCacheDTypes[static_cast<size_t>(*cache)];
     options.every_token = true;
   }
-  TaskCapture capture(model.graph, model_, info_, types.fields, options);
+  TaskCapture capture(model.graph, model_, info_, types.fields, options, types.pixels);
   under_key("loss", [&] { task().capture(TaskMode::kEvaluate, capture); });
   model.results = capture.finish();
   model.parameters = capture.take_parameters();
@@ -408,7 +408,7 @@ CapturedModel Session::capture_inference(const BatchTypes& types, const std::vec
     const std::string field = input.name.substr(0, input.name.find('.'));
     if (input.optional && task_ != nullptr && find_field(task_->targets(), field) != nullptr) fields.erase(input.name);
   }
-  TaskCapture task_capture(model.graph, model_, info_, fields, builder_options(Mode::kEvaluation));
+  TaskCapture task_capture(model.graph, model_, info_, fields, builder_options(Mode::kEvaluation), types.pixels);
   if (task_ != nullptr) {
     task_->capture(TaskMode::kPredict, task_capture);
   } else {

@@ -75,6 +75,8 @@ class Session {
   /// The part of a rank in each batch (LoaderOptions::ranks).
   struct LoaderPart {
     int64_t rank = 0, ranks = 1;
+    bool bytes = false;   ///< Images are bytes where the device takes them (takes_bytes).
+    int64_t held = 1;     ///< LoaderOptions::held.
     bool fit = false;     ///< Images of different size are on the smallest canvas that holds those of a batch (LoaderOptions::fit).
     bool of_all = false;  ///< `batch` counts the samples of all ranks, whose parts may differ by one sample.
   };
@@ -83,8 +85,16 @@ class Session {
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start, int64_t passes, int64_t samples,
                                      LoaderPart part);
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
+  /// Threads that load a split's samples: those of the recipe; `auto`: few beside the threads that compute, all but one where a device with
+  /// memory of its own computes.
+  int64_t loader_workers(const std::string& split) const;
+  /// Whether the device of the recipe has the host's memory.
+  bool computes_on_host() const;
+  /// Whether batches for the recipe's device hold images in bytes, which its programs normalize: a device with memory of its own, and no
+  /// quantization.
+  bool takes_bytes() const;
   /// A loader of data.train without end, from a position: its batches have one of the lengths of an item `bucket`, or of the sizes of
-  /// `pad_to`.
+  /// `pad_to`. For a device with memory of its own the last two batches stay valid.
   std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start, LoaderPart part);
   std::unique_ptr<DataLoader> training_loader(int64_t batch, int64_t start);
   /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.

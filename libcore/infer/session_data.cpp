@@ -5,6 +5,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/data/pack.h"
 #include "libcore/data/sources.h"
+#include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
 #include "libcore/nn/language_model.h"
 #include "libcore/nn/loss.h"
@@ -104,6 +105,22 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
   return blocks;
 }
 
+int64_t Session::loader_workers(const std::string& split) const {
+  const int64_t beside = split == "train" ? 1 : std::min<int64_t>(threads(), 2);
+  return recipe_.data.find(split)->workers.value_or(computes_on_host() ? beside : std::max<int64_t>(1, threads() - 1));
+}
+
+bool Session::computes_on_host() const {
+  const std::string device = recipe_.device.str();
+  return device == "cpu" || device == "ref";
+}
+
+bool Session::takes_bytes() const {
+  // Quantization observes and rounds the model's input, and stages of a pipeline are cut by modules.
+  return !computes_on_host() && recipe_.quantize.method != QuantMethod::kQat && loaded_plan(recipe_) == nullptr &&
+         recipe_.sharding.strategy != ShardingStrategy::kPipeline;
+}
+
 int64_t Session::ignored_class() const {
   const auto* params = recipe_.loss.as<CrossEntropyParams>();
   return (params == nullptr ? CrossEntropyParams() : *params).ignore_index;
@@ -124,7 +141,7 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
   options.order.last_batch = static_cast<LastBatchRule>(split->last_batch);
   options.order.batch = batch;
   options.order.seed = static_cast<uint64_t>(recipe_.seed);
-  options.workers = split->workers.value_or(name == "train" ? 1 : std::min<int64_t>(threads(), 2));
+  options.workers = loader_workers(name);
   options.prefetch = split->prefetch;
   options.on_error = split->on_error == OnError::kSkip ? OnErrorRule::kSkip : OnErrorRule::kFail;
   options.format = layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
@@ -143,6 +160,8 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   options.passes = passes;
   options.max_samples = samples;
   options.fit = part.fit;
+  options.bytes = part.bytes && takes_bytes();
+  options.held = part.held;
   return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
 }
 
@@ -157,6 +176,9 @@ std::unique_ptr<DataLoader> Session::training_loader(int64_t batch, int64_t star
   LoaderOptions options = loader_options("train", part.of_all ? batch : batch * part.ranks);
   options.start = start;
   options.cut = options.fit = true;
+  options.bytes = takes_bytes();
+  options.zero_rows = true;
+  options.held = computes_on_host() ? 1 : 2;
   options.rank = part.rank;
   options.ranks = part.ranks;
   return open_loader("train", opened, pipeline_of("train"), recipe_.data.train.batch_transforms, options);
@@ -250,6 +272,7 @@ std::vector<BatchTypes> Session::all_batch_types(const DataLoader& loader) const
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {
   BatchTypes types;
+  types.pixels = loader.pixels();
   for (const auto& [name, tensor] : loader.layout()) {
     if (name == kImageExtents && recipe_.data.padding == PaddingRule::kBatch) continue;  // padding counts as pixels
     TensorType& type = types.fields[name];

@@ -4,6 +4,7 @@
 #include "libcore/ops/collective.h"
 #include "libcore/ops/extents.h"
 #include "libcore/ops/orthonormal.h"
+#include "libcore/ops/pixels.h"
 
 namespace galley {
 
@@ -26,7 +27,8 @@ void ensure_ops_registered() {
                                 grid_sample_ops,   flow_ops,
                                 quantize_ops,      quantized_ops,
                                 fake_quantize_ops, collective_ops,
-                                orthonormal_ops,   extents_ops}) {
+                                orthonormal_ops,   extents_ops,
+                                pixel_ops}) {
       for (const OpDef* op : family()) table.push_back(op);
     }
     register_ops(table);

@@ -1,12 +1,15 @@
 #pragma once
 // Recorder: records when each node of a program runs. Each node has two events of the stream, whose times are read at the end of the step;
-// on the host stream these are clock reads. Memory is measured between steps.
+// on the host stream these are clock reads. Where the device records its kernels, a node lasts from the begin of its first kernel to the
+// end of its last one. Memory is measured between steps.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "libcore/backends/kernel_records.h"
 #include "libcore/runtime/execution.h"
 
 namespace galley {
@@ -28,6 +31,13 @@ struct CommunicationEvent {
   int64_t begin_ns = 0, end_ns = 0;
 };
 
+/// A kernel that a node launched, or a copy.
+struct KernelEvent {
+  int64_t begin_ns = 0, end_ns = 0;
+  int32_t name = 0;   // index into Recording::kernel_names
+  int64_t node = -1;  // index into Recording::nodes; -1: a copy outside of nodes
+};
+
 /// One step: an update, or a forward pass.
 struct StepMark {
   int64_t number = 0;
@@ -43,6 +53,9 @@ struct Recording {
   std::vector<NodeEvent> nodes;
   std::vector<WaitEvent> waits;  // waiting for data
   std::vector<CommunicationEvent> communication;
+  std::vector<KernelEvent> kernels;  // of devices that record them, by begin
+  std::vector<std::string> kernel_names;
+  std::string kernel_source;  // "CUPTI 13.0.1", or why there are no kernels; empty: the device runs kernels when they are enqueued
 };
 
 class Recorder final : public NodeObserver {
@@ -50,7 +63,8 @@ class Recorder final : public NodeObserver {
   void begin_step(int64_t number);
   /// Waits until the nodes of the step have run. `resident_bytes`: as in StepMark, if measured.
   void end_step(int64_t resident_bytes = 0);
-  /// Discards the recorded events but keeps the memory; called at the end of warm-up.
+  /// Discards the recorded events but keeps the memory, and ends the recording of kernels until the next node; called at the end of warm-up
+  /// and of a recording.
   void clear();
   const Recording& recording() const { return recording_; }
 
@@ -61,8 +75,13 @@ class Recorder final : public NodeObserver {
 
  private:
   int32_t index_of(const Program& program);
+  void record_kernels_of(Device& device);
+  void take_kernels(size_t first_node);
 
   Recording recording_;
+  Device* device_ = nullptr;  // whose kernels are recorded, if it does that
+  std::unique_ptr<KernelRecords> kernels_;
+  std::map<std::string, int32_t> kernel_name_of_;
   const Program* last_program_ = nullptr;
   int32_t last_index_ = 0;
   NodeMarks marks_;  // marks of the current step

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 
 #include "libcore/base/file.h"
 #include "libcore/base/units.h"
@@ -17,7 +18,8 @@ namespace galley {
 namespace {
 
 constexpr int kProcess = 1;
-constexpr int kStepThread = 1, kDataThread = 2, kCollectiveThread = 3;  // the last ones: as many as run at the same time
+constexpr int kStepThread = 1, kDataThread = 2;
+constexpr int kCollectiveThread = 3, kCopyThread = 100;  // as many of each as run at the same time
 
 /// Microseconds since the start of the recording, to the nanosecond.
 std::string time_text(int64_t ns) {
@@ -75,6 +77,11 @@ class TraceWriter {
       texts_.push_back(texts_of(*program, options.machine));
       memory_.push_back(memory_timeline(*program));
     }
+    for (const std::string& name : recording.kernel_names) kernel_names_.push_back(json_string(name));
+    kernels_of_.resize(recording.kernels.empty() ? 0 : recording.nodes.size());
+    for (size_t k = 0; k < recording.kernels.size(); ++k) {
+      if (const int64_t node = recording.kernels[k].node; node >= 0) kernels_of_[static_cast<size_t>(node)].push_back(k);
+    }
   }
 
   Trace write() {
@@ -82,6 +89,7 @@ class TraceWriter {
     add_waits();
     add_counters();
     add_collectives();
+    add_copies();
     add_nodes();
     join();
     return std::move(trace_);
@@ -100,7 +108,27 @@ class TraceWriter {
   int64_t duration_of(size_t e) const { return recording_.nodes[e].end_ns - recording_.nodes[e].begin_ns; }
   int64_t size_of(size_t e) const {
     const StepText& text = text_of(recording_.nodes[e]);
-    return static_cast<int64_t>(text.name.size() + text.args.size() + text.category.size()) + 120;
+    int64_t size = static_cast<int64_t>(text.name.size() + text.args.size() + text.category.size()) + 120;
+    for (const size_t k : kernels_of(e))
+      size += static_cast<int64_t>(kernel_names_[static_cast<size_t>(recording_.kernels[k].name)].size()) + 120;
+    return size;
+  }
+  std::span<const size_t> kernels_of(size_t e) const { return kernels_of_.empty() ? std::span<const size_t>() : kernels_of_[e]; }
+  /// The line of a kernel or copy.
+  void put_kernel(const KernelEvent& event, std::string_view category, int thread) {
+    const int64_t begin = event.begin_ns - origin_, duration = event.end_ns - event.begin_ns;
+    put(begin, duration, complete(kernel_names_[static_cast<size_t>(event.name)], category, thread, begin, duration, ""));
+  }
+
+  /// Copies outside of nodes: batches on their way, and results. As counters, they are left out where the file would be half full.
+  void add_copies() {
+    int64_t bytes = 0;
+    for (const KernelEvent& event : recording_.kernels) bytes += event.node < 0 ? 160 : 0;
+    if (bytes_ + bytes + kFrame >= options_.max_bytes / 2) return;
+    for (const KernelEvent& event : recording_.kernels) {
+      if (event.node >= 0 || event.begin_ns < origin_) continue;
+      put_kernel(event, "copy", kCopyThread + lane_of(event.begin_ns, event.end_ns, copy_ends_));
+    }
   }
 
   void add_steps() {
@@ -157,14 +185,19 @@ class TraceWriter {
     }
   }
 
-  Line collective_line(const CommunicationEvent& event) {
+  /// The first lane that is free, given when each is.
+  static int lane_of(int64_t begin_ns, int64_t end_ns, std::vector<int64_t>& lane_ends) {
     size_t lane = 0;
-    while (lane < lane_ends_.size() && lane_ends_[lane] > event.begin_ns) ++lane;
-    lane_ends_.resize(std::max(lane_ends_.size(), lane + 1));
-    lane_ends_[lane] = event.end_ns;
+    while (lane < lane_ends.size() && lane_ends[lane] > begin_ns) ++lane;
+    lane_ends.resize(std::max(lane_ends.size(), lane + 1));
+    lane_ends[lane] = end_ns;
+    return static_cast<int>(lane);
+  }
+
+  Line collective_line(const CommunicationEvent& event) {
+    const int lane = lane_of(event.begin_ns, event.end_ns, lane_ends_);
     const int64_t begin = event.begin_ns - origin_, duration = event.end_ns - event.begin_ns;
-    return {begin, duration,
-            complete(json_string(event.what), "collective", kCollectiveThread + static_cast<int>(lane), begin, duration, "")};
+    return {begin, duration, complete(json_string(event.what), "collective", kCollectiveThread + lane, begin, duration, "")};
   }
 
   /// Adds the planned memory of one step, at points where the sum changes by 1/100 of its peak, and the measured memory at its end.
@@ -227,6 +260,7 @@ class TraceWriter {
       const StepText& text = text_of(event);
       put(event.begin_ns - origin_, duration_of(e),
           complete(text.name, text.category, kStepThread, event.begin_ns - origin_, duration_of(e), text.args));
+      for (const size_t k : kernels_of(e)) put_kernel(recording_.kernels[k], "kernel", kStepThread);
       ++trace_.events;
     }
   }
@@ -237,8 +271,12 @@ class TraceWriter {
     });
     std::string& json = trace_.json;
     json = cat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", trace_.dropped, R"(,"dropped_ms":)",
-               number_text(trace_.dropped_s * 1e3), "},\n\"traceEvents\":[\n", metadata("process_name", 0, options_.process), ",\n",
+               number_text(trace_.dropped_s * 1e3),
+               recording_.kernel_source.empty() ? "" : cat(R"(,"kernels":)", json_string(recording_.kernel_source)),
+               "},\n\"traceEvents\":[\n", metadata("process_name", 0, options_.process), ",\n",
                metadata("thread_name", kStepThread, "compute"), ",\n", metadata("thread_name", kDataThread, "data"));
+    for (size_t lane = 0; lane < copy_ends_.size(); ++lane)
+      json += cat(",\n", metadata("thread_name", kCopyThread + static_cast<int>(lane), "copies"));
     for (size_t lane = 0; lane < lane_ends_.size(); ++lane)
       json += cat(",\n", metadata("thread_name", kCollectiveThread + static_cast<int>(lane), "collectives"));
     json.reserve(static_cast<size_t>(bytes_) + kFrame);
@@ -255,7 +293,9 @@ class TraceWriter {
   std::vector<std::vector<StepText>> texts_;
   std::vector<MemoryTimeline> memory_;
   std::vector<Line> lines_;
-  std::vector<int64_t> lane_ends_;  // of collectives
+  std::vector<std::string> kernel_names_;        // quoted
+  std::vector<std::vector<size_t>> kernels_of_;  // by node; empty: none are recorded
+  std::vector<int64_t> lane_ends_, copy_ends_;   // of collectives and of copies
   int64_t bytes_ = 0;
   Trace trace_;
 };

@@ -151,6 +151,14 @@ bool Execution::takes(std::string_view name) const {
   return id != kNoValue && program_->graph().value(id).role == ValueRole::kInput;
 }
 
+bool Execution::keeps_outputs() const {
+  for (const auto& [name, id] : program_->graph().outputs()) {
+    const MemorySlot& place = program_->memory().values[static_cast<size_t>(id)];
+    if (place.region == MemorySlot::Region::kNamed && program_->graph().value(place.named).role == ValueRole::kInput) return false;
+  }
+  return true;
+}
+
 const Tensor& Execution::in_program_format(Feed& feed, const TensorType& type, const Tensor& values) {
   if (same_bytes(type.shape, values.format(), type.format)) return values;
   if (!feed.converted.defined())

@@ -57,6 +57,8 @@ class Execution {
   void set(std::string_view name, std::span<const int64_t> values);
   /// Whether the program has a fed input of that name.
   bool takes(std::string_view name) const;
+  /// Whether the outputs of a run stay as they are when the next arrays are fed: none is the memory of a fed input.
+  bool keeps_outputs() const;
 
   /// Enqueues one run on the device's stream. Runs `prepare` first if parameters that it reads have changed. The second and later runs
   /// allocate nothing. On the host's device the run is finished on return.

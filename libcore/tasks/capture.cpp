@@ -4,6 +4,7 @@
 
 #include "libcore/nn/attention.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/pixels.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/apply_extents.h"
 #include "libcore/tensor/field_names.h"
@@ -11,8 +12,25 @@
 namespace galley {
 
 TaskCapture::TaskCapture(Graph& graph, const Component& model, const ModelInfo& info, std::map<std::string, TensorType> fields,
-                         BuilderOptions options)
-    : graph_(graph), model_(model), info_(info), fields_(std::move(fields)), builder_(graph, std::move(options)) {}
+                         BuilderOptions options, PixelConversions pixels)
+    : graph_(graph),
+      model_(model),
+      info_(info),
+      fields_(std::move(fields)),
+      pixels_(std::move(pixels)),
+      builder_(graph, std::move(options)) {}
+
+/// What the model reads of a field: its numbers, where the batch holds bytes.
+Value TaskCapture::numbers_of(const std::string& name, Value bytes) {
+  const auto pixels = pixels_.find(name);
+  if (pixels == pixels_.end()) return bytes;
+  const auto scope = builder_.scope(name);
+  NormalizePixelsAttrs attrs;
+  attrs.mean = pixels->second.mean;
+  attrs.std = pixels->second.std;
+  attrs.scale = pixels->second.scale;
+  return normalize_pixels(bytes, attrs);
+}
 
 Value TaskCapture::field(const std::string& name) {
   const auto declared = declared_.find(name);
@@ -26,7 +44,7 @@ Value TaskCapture::field(const std::string& name) {
         .key("data")
         .suggest("add a pipeline item {type: rename, from: NAME, to: " + name + "}");
   }
-  return declared_.emplace(name, builder_.input(name, type->second)).first->second;
+  return declared_.emplace(name, numbers_of(name, builder_.input(name, type->second))).first->second;
 }
 
 const NamedValues& TaskCapture::model() {

@@ -8,6 +8,7 @@
 
 #include "libcore/nn/builder.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/tensor/pixels.h"
 
 namespace galley {
 
@@ -22,9 +23,10 @@ struct CapturedResults {
 /// Captures the graph of a task.
 class TaskCapture {
  public:
-  /// Captures into `graph`; graph, model and info must outlive it. `fields`: the types of a batch's tensors by name.
-  TaskCapture(Graph& graph, const Component& model, const ModelInfo& info, std::map<std::string, TensorType> fields,
-              BuilderOptions options);
+  /// Captures into `graph`; graph, model and info must outlive it. `fields`: the types of a batch's tensors by name. `pixels`: of the
+  /// fields in bytes, whose numbers the graph computes.
+  TaskCapture(Graph& graph, const Component& model, const ModelInfo& info, std::map<std::string, TensorType> fields, BuilderOptions options,
+              PixelConversions pixels = {});
 
   /// A tensor of the batch. The first call for a field declares the graph input. Throws Error (exit 3) that lists the fields of the data if
   /// they do not include this one.
@@ -52,6 +54,9 @@ class TaskCapture {
   const Component& model_;
   const ModelInfo& info_;
   std::map<std::string, TensorType> fields_;
+  Value numbers_of(const std::string& name, Value bytes);
+
+  PixelConversions pixels_;
   Builder builder_;
   std::map<std::string, Value> declared_;
   NamedValues results_;

@@ -27,7 +27,7 @@ struct Parts {
 
 /// Prepares the work `data`: each run loads a batch of data.train.
 void make_data(Parts& parts, int64_t batch, BenchmarkWork& work) {
-  parts.loader = parts.session.loader("train", batch, 0, 0);
+  parts.loader = parts.session.loader("train", batch, 0, 0, 0, {.bytes = true});
   for (const auto& [field, tensor] : parts.loader->layout()) work.row.bytes += static_cast<double>(tensor.bytes());
   work.row.samples = static_cast<double>(batch);
   work.run = [loader = parts.loader.get()] { loader->next(); };

@@ -53,7 +53,7 @@ BuilderOptions builder_options(const Session& session, const BatchTypes& types) 
   BuilderOptions options = session.builder_options(Mode::kTraining);
   if (session.recipe().train.freeze.empty() && !session.lora()) return options;
   Graph names;
-  TaskCapture capture(names, session.model(), session.info(), types.fields, session.builder_options(Mode::kEvaluation));
+  TaskCapture capture(names, session.model(), session.info(), types.fields, session.builder_options(Mode::kEvaluation), types.pixels);
   capture.model();
   Frozen frozen = frozen_of(session, capture.take_parameters());
   if (!frozen.statistics.empty()) {
@@ -122,7 +122,7 @@ std::optional<DType> narrow_buffer_dtype(const Recipe& recipe) {
 CapturedModel capture_training(const Session& session, const BatchTypes& types) {
   const Recipe& recipe = session.recipe();
   CapturedModel model;
-  TaskCapture capture(model.graph, session.model(), session.info(), types.fields, builder_options(session, types));
+  TaskCapture capture(model.graph, session.model(), session.info(), types.fields, builder_options(session, types), types.pixels);
   under_key("loss", [&] { session.task().capture(TaskMode::kTrain, capture); });
   model.results = capture.finish();
   model.loss = model.graph.find_output("loss");

@@ -88,7 +88,7 @@ void ProfiledWork::open_data() {
   }
   loader_split_ = split;
   const Split& described = *recipe_.data.find(split);
-  workers_ = described.workers.value_or(split == "train" ? 1 : std::min<int64_t>(session_.threads(), 2));
+  workers_ = session_.loader_workers(split);
   prefetch_ = workers_ > 0 ? std::max<int64_t>(1, described.prefetch) : 0;
   restart_data();
   types_ = session_.batch_types(*loader_);
@@ -100,7 +100,7 @@ void ProfiledWork::open_data() {
 void ProfiledWork::restart_data() {
   if (loader_split_.empty()) return;
   loader_.reset();
-  loader_ = session_.loader(loader_split_, plan_.micro, 0, 0);
+  loader_ = session_.loader(loader_split_, plan_.micro, 0, 0, 0, {.bytes = true});
 }
 
 const Batch& ProfiledWork::next() {

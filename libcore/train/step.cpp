@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "libcore/base/log.h"
 #include "libcore/comm/rank_scope.h"
@@ -272,8 +273,8 @@ double TrainStep::weight_of(const Batch& data) const {
   return all > 0 ? static_cast<double>(own) / static_cast<double>(all) : share;
 }
 
-void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step, double weight) const {
-  if (!repeats_ || fed_.insert(&execution).second) feed_fields(execution, data);
+void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step, double weight, bool fed) const {
+  if (!fed && (!repeats_ || fed_.insert(&execution).second)) feed_fields(execution, data);
   const int64_t key[] = {recipe_.seed, step, data.first};
   if (execution.takes("rng")) execution.set("rng", key);
   if (execution.takes(kRankWeight)) execution.set(kRankWeight, weight);
@@ -292,6 +293,32 @@ void TrainStep::feed_update(const Stage& stage, Execution& execution, int64_t st
 
 TrainStep::~TrainStep() = default;
 
+const Batch& TrainStep::fetch(const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer) const {
+  const auto asked = std::chrono::steady_clock::now();
+  const Batch& data = next();
+  const auto given = std::chrono::steady_clock::now();
+  outcome.data_s += std::chrono::duration<double>(given - asked).count();
+  if (observer != nullptr) {
+    const auto ns = [](std::chrono::steady_clock::time_point at) {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
+    };
+    observer->fetched(ns(asked), ns(given));
+  }
+  return data;
+}
+
+/// Feeds the first batch of that step, while the device computes the step before it. An error of its data belongs to that step.
+void TrainStep::feed_next(int64_t step, const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer) {
+  if (!more_ || repeats_ || on_host() || !more_(step)) return;
+  try {
+    const Batch& data = fetch(next, outcome, observer);
+    feed_fields(execution_of(stage_at(step), 0, data), data);
+    ahead_.batch = &data;
+  } catch (const std::exception&) {
+    ahead_.error = std::current_exception();
+  }
+}
+
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
   if (offload_ != nullptr) observer = offload_->watch(observer);
   const Stage& stage = stage_at(step);
@@ -304,25 +331,19 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
   const RankScope scope(ranks_, tensor_);
   Outcome outcome;
   const Batch* last = nullptr;
+  const Ahead ahead = std::exchange(ahead_, {});
+  if (ahead.error) std::rethrow_exception(ahead.error);
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
-    const bool updates = k + 1 == batch_.accumulation;
-    const auto asked = std::chrono::steady_clock::now();
-    const Batch& data = next();
-    Execution& execution = updates ? update_for(stage, data) : *stage.accumulate;
-    const auto given = std::chrono::steady_clock::now();
-    outcome.data_s += std::chrono::duration<double>(given - asked).count();
-    if (observer != nullptr) {
-      const auto ns = [](std::chrono::steady_clock::time_point at) {
-        return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
-      };
-      observer->fetched(ns(asked), ns(given));
-    }
+    const bool fed = k == 0 && ahead.batch != nullptr;
+    const Batch& data = fed ? *ahead.batch : fetch(next, outcome, observer);
+    Execution& execution = execution_of(stage, k, data);
     firsts_[static_cast<size_t>(k)] = data.first;
     last = &data;
-    feed_batch(execution, data, step, weight_of(data));
-    if (updates) feed_update(stage, execution, step);
+    feed_batch(execution, data, step, weight_of(data), fed);
+    if (k + 1 == batch_.accumulation) feed_update(stage, execution, step);
     execution.run({.observer = observer});
   }
+  feed_next(step + 1, next, outcome, observer);
   read_losses(stage, step, *last, outcome);
   read_update(update_for(stage, *last), step, outcome);
   return outcome;

@@ -4,6 +4,7 @@
 // galley-benchmark and galley-profile.
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -118,6 +119,10 @@ class TrainStep {
   void weigh_with(std::function<double()> share) { share_ = std::move(share); }
   /// Sets the function that names the sample of an index in the source, for the error of a non-finite loss. Without it: "sample 17".
   void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
+  /// On a device with memory of its own: each run feeds the first batch of the next update before it waits for its own results, so that the
+  /// batch arrives beside the step, unless `more` of the next step says no. `more` is called when all batches of a step were fetched. The
+  /// last two batches that `next` of run() returns must stay valid.
+  void feed_ahead(std::function<bool(int64_t step)> more) { more_ = std::move(more); }
   /// All later runs are on the batch of the next one, which is sent only once to a device with memory of its own.
   void repeat_batch() { repeats_ = true; }
   /// Runs update number `step` (from 1) on the batches that `next` returns; with replicas: one for each replica of this rank, valid until
@@ -175,7 +180,19 @@ class TrainStep {
   double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
   double weight_of(const Batch& data) const;
   int64_t labels_in(const Batch& data) const;
-  void feed_batch(Execution& execution, const Batch& data, int64_t step, double weight) const;
+  /// A batch that was fed before its step.
+  struct Ahead {
+    const Batch* batch = nullptr;
+    std::exception_ptr error;  // of its data, for the step
+  };
+  /// The next batch of a step, whose data may have been fed. Adds the time to the outcome.
+  const Batch& fetch(const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer) const;
+  void feed_next(int64_t step, const std::function<const Batch&()>& next, Outcome& outcome, NodeObserver* observer);
+  /// The execution of micro-batch k.
+  Execution& execution_of(const Stage& stage, int64_t k, const Batch& data) const {
+    return k + 1 == batch_.accumulation ? update_for(stage, data) : *stage.accumulate;
+  }
+  void feed_batch(Execution& execution, const Batch& data, int64_t step, double weight, bool fed = false) const;
   void feed_update(const Stage& stage, Execution& execution, int64_t step) const;
   /// Whether a loss that is not finite ends the run.
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
@@ -224,6 +241,8 @@ class TrainStep {
   std::function<const Batch&(int64_t first)> reload_;
   std::function<std::string(int64_t index)> sample_name_;
   std::function<double()> share_;
+  std::function<bool(int64_t step)> more_;
+  Ahead ahead_;
   Communicator* ranks_ = nullptr;
   ShardGroups groups_;
   Communicator* tensor_ = nullptr;  // null: no ranks divide matrices

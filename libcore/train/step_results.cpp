@@ -40,11 +40,12 @@ std::string TrainStep::fault_of_data(const Execution& execution, const Batch& ba
 /// The update was skipped: parameters and state are those before the step, so repeating the forward and backward pass gives the same
 /// numbers.
 void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss, const Batch& last_batch) const {
-  const RankScope alone(nullptr);                            // each rank repeats its own part
-  const bool last = micro_batch + 1 == batch_.accumulation;  // its inputs are still set
+  const RankScope alone(nullptr);  // each rank repeats its own part
+  const bool last = micro_batch + 1 == batch_.accumulation;
   Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
-  if (!last && batch != nullptr) feed_batch(execution, *batch, step, weight_of(*batch));
+  const bool still_fed = last && ahead_.batch == nullptr;
+  if (!still_fed && batch != nullptr) feed_batch(execution, *batch, step, weight_of(*batch));
   stop_with(step, loss, execution, batch);
 }
 

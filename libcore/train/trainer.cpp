@@ -77,6 +77,10 @@ void Trainer::State::start(TrainEvents& events) {
     GALLEY_ASSERT(data != nullptr && data->first == first, "the batch at ", first, " was not loaded again");
     return *data;
   });
+  update->feed_ahead([this](int64_t following) {
+    before_next = {loader->position(), own_skipped(), own_irregular()};
+    return length.total_steps == 0 || following <= length.total_steps;
+  });
   update->name_samples_with([this](int64_t index) { return loader->source().sample_name(index); });
   for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
@@ -117,7 +121,8 @@ void Trainer::State::start(TrainEvents& events) {
 TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   const auto began = Clock::now();
   ++step;
-  positions.clear();
+  before_next.reset();
+  std::erase_if(positions, [this](const auto& entry) { return entry.second < consumed; });
   size_t replica = 0;  // of this rank, with deterministic
   const auto next = [&]() -> const Batch& {
     DataLoader& from = replica == 0 ? *loader : *replica_loaders[replica - 1];
@@ -132,7 +137,7 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   if (options.ranks != nullptr) options.ranks->set_step(step);
   if (time_limit_s > 0) update->set_time_passed(of_rank_0("time", wall_s) / time_limit_s);
   const TrainStep::Outcome outcome = update->run(step, next, watcher != nullptr ? watcher : options.time_operators ? &timer : nullptr);
-  consumed = loader->position();
+  consumed = before_next ? before_next->position : loader->position();
   TrainRow row;
   row.step = step;
   row.epoch = epoch_at(step);

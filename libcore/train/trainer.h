@@ -39,6 +39,7 @@ struct TrainPlan {
   int reorders = 0;                      ///< Activation reorders inside a step.
   int widened = 0;                       ///< Operators on bf16 values that compute in f32 between casts.
   std::map<std::string, int> attention;  ///< "flash, REASON": by how many operators of attention.
+  std::string images;  ///< Of a device that takes images in bytes: "in bytes", or "in f32: REASON"; empty: there are none.
   int compilations = 0;
   double compile_s = 0;
   int64_t start_step = 0;          ///< Of a resumed run.

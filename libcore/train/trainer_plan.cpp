@@ -189,6 +189,11 @@ void Trainer::State::plan_facts() {
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.widened = update->program().report().rewrites.widened;
   plan.attention = update->attention();
+  if (!loader->pixels().empty()) {
+    plan.images = "in bytes, normalized on the device";
+  } else if (!loader->float_reason().empty()) {
+    plan.images = cat("in f32: ", loader->float_reason());
+  }
   plan.warnings = update->program().report().warnings;
   const bool several = update->quantization() != nullptr || replicas > 0;  // programs with arrays of their own
   plan.persistent_bytes = several ? update->store().bytes() : update->program().persistent_bytes();

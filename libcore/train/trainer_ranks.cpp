@@ -250,6 +250,7 @@ std::unique_ptr<DataLoader> Trainer::State::open_loader(int64_t start, int64_t r
 void Trainer::State::open_loaders(int64_t start) {
   replica_loaders.clear();
   delivered_by = nullptr;
+  before_next.reset();
   loader = open_loader(start);
   if (replicas == 0) return;
   for (int replica = own_replicas().begin + 1; replica < own_replicas().end; ++replica)
@@ -269,12 +270,14 @@ std::vector<BatchTypes> Trainer::State::replica_types() {
 }
 
 int64_t Trainer::State::own_skipped() const {
+  if (before_next) return before_next->skipped;
   int64_t count = loader->skips().skipped;
   for (const auto& other : replica_loaders) count += other->skips().skipped;
   return count;
 }
 
 int64_t Trainer::State::own_irregular() const {
+  if (before_next) return before_next->irregular;
   int64_t count = loader->irregular().samples;
   for (const auto& other : replica_loaders) count += other->irregular().samples;
   return count;

@@ -117,12 +117,17 @@ class Trainer::State {
   std::unique_ptr<DataLoader> loader;
   std::vector<std::unique_ptr<DataLoader>> replica_loaders;  // of the replicas after the first one
   const DataLoader* delivered_by = nullptr;                  // the last batch
-  std::unique_ptr<DataLoader> reloader;                      // reloads batches whose loss is not finite
-  std::map<int64_t, int64_t> positions;                      // of the step's batches: the loader's position, by the first sample
-  std::unique_ptr<DiskDevice> disk;                          // of sharding.offload, null: none; must outlive the engine's arrays
-  std::unique_ptr<DeviceRanks> devices;                      // of ranks with GPUs; must outlive the programs below
-  std::vector<std::unique_ptr<DeviceRanks>> group_devices;   // the same of the groups of a mesh
-  std::unique_ptr<Engine> engine;                            // must outlive the programs below
+  /// The loader's counts when it had delivered all batches of the step, but not yet one of the next step.
+  struct Delivered {
+    int64_t position = 0, skipped = 0, irregular = 0;
+  };
+  std::optional<Delivered> before_next;                     // only if it delivers that before the step ends
+  std::unique_ptr<DataLoader> reloader;                     // reloads batches whose loss is not finite
+  std::map<int64_t, int64_t> positions;                     // of the step's batches: the loader's position, by the first sample
+  std::unique_ptr<DiskDevice> disk;                         // of sharding.offload, null: none; must outlive the engine's arrays
+  std::unique_ptr<DeviceRanks> devices;                     // of ranks with GPUs; must outlive the programs below
+  std::vector<std::unique_ptr<DeviceRanks>> group_devices;  // the same of the groups of a mesh
+  std::unique_ptr<Engine> engine;                           // must outlive the programs below
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // for quantization-aware training, before it starts rounding
   std::unique_ptr<TrainStep> update;

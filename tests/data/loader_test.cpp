@@ -401,6 +401,78 @@ TEST(DataLoader, DifferentSizesAndWrongLabelsAreErrors) {
   EXPECT_THROW(DataLoader(source, Pipeline({}), {}, options), Error);
 }
 
+/// The number that a model reads of a byte.
+float number_of(const PixelConversion& conversion, int64_t channel, uint8_t byte) {
+  const size_t c = conversion.mean.size() == 1 ? 0 : static_cast<size_t>(channel);
+  const float x = conversion.scale ? static_cast<float>(byte) / 255.0f : static_cast<float>(byte);
+  return (x - static_cast<float>(conversion.mean[c])) / static_cast<float>(conversion.std[c]);
+}
+
+TEST(DataLoader, BytesBecomeTheNumbersOfBatchesInF32) {
+  ToDtype unscaled;
+  unscaled.scale = false;
+  for (const MemoryFormat& format : {MemoryFormat::contiguous(), MemoryFormat::channels_last()}) {
+    for (const auto& items : {augmenting_items(), std::vector<Component>{}, std::vector<Component>{component("to_dtype", unscaled)}}) {
+      LoaderOptions options = options_of(7, LastBatchRule::kKeep, 2);
+      options.format = format;
+      options.passes = 1;
+      const auto source = std::make_shared<NumberedSource>(30);
+      DataLoader floats(source, Pipeline(items), {}, options);
+      options.bytes = true;
+      DataLoader bytes(source, Pipeline(items), {}, options);
+      EXPECT_EQ(bytes.float_reason(), "");
+      const PixelConversion& conversion = bytes.pixels().at("input");
+      while (const Batch* batch = bytes.next()) {
+        const Batch* want = floats.next();
+        ASSERT_EQ(batch->indices, want->indices);
+        const Tensor& image = batch->input();
+        ASSERT_EQ(image.dtype(), DType::kU8);
+        ASSERT_EQ(image.format(), want->input().format());
+        const int64_t sample = image.elements() / image.shape()[0], area = sample / 3;
+        for (int64_t i = 0; i < batch->valid * sample; ++i) {
+          const int64_t channel = format.is_channels_last() ? i % 3 : i / area % 3;
+          ASSERT_EQ(number_of(conversion, channel, image.data_as<uint8_t>()[i]), want->input().data_as<float>()[i]) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(DataLoader, SaysWhyImagesAreNotInBytes) {
+  LoaderOptions options = options_of(7, LastBatchRule::kKeep, 0);
+  options.bytes = options.zero_rows = true;
+  const auto source = std::make_shared<NumberedSource>(30);
+  const auto reason = [&](const std::vector<Component>& items, const LoaderOptions& with) {
+    const DataLoader loader(source, Pipeline(items), {}, with);
+    EXPECT_TRUE(loader.pixels().empty());
+    EXPECT_EQ(loader.layout().at("input").dtype(), DType::kF32);
+    return loader.float_reason();
+  };
+  EXPECT_EQ(reason({}, options), "last_batch: keep leaves rows of zeros in batches");
+  options.zero_rows = false;
+  EXPECT_EQ(reason({component("random_erasing", RandomErasing())}, options),
+            "images are not bytes of 1 or 3 channels before the last item of the pipeline");
+  options.bytes = false;
+  EXPECT_EQ(reason({}, options), "");
+}
+
+TEST(DataLoader, HeldBatchesStayAsTheyAre) {
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = options_of(5, LastBatchRule::kWrap, workers);
+    options.held = 2;
+    const auto source = std::make_shared<NumberedSource>(100);
+    DataLoader loader(source, Pipeline({}), {}, options);
+    const Batch* before = loader.next();
+    for (int i = 0; i < 20; ++i) {
+      const Tensor copy = before->input().clone();
+      const Batch* next = loader.next();
+      EXPECT_TRUE(bit_equal(before->input(), copy)) << i;
+      EXPECT_NE(next, before);
+      before = next;
+    }
+  }
+}
+
 TEST(DataLoader, StopsCleanlyWithBatchesUnderWay) {
   for (int i = 0; i < 20; ++i) {
     DataLoader loader(std::make_shared<NumberedSource>(1000), Pipeline(augmenting_items()), {}, options_of(16, LastBatchRule::kWrap, 4));

@@ -119,6 +119,7 @@ Value CaseInputs::fixed(Value value) {
 std::vector<OpCase> collective_cases();   // collective_cases.cpp
 std::vector<OpCase> orthonormal_cases();  // orthonormal_cases.cpp
 std::vector<OpCase> extents_cases();      // extents_cases.cpp
+std::vector<OpCase> pixel_cases();        // pixels_cases.cpp
 
 const std::vector<OpCase>& all_cases() {
   static const std::vector<OpCase> cases = [] {
@@ -139,7 +140,7 @@ const std::vector<OpCase>& all_cases() {
                                             update_cases,        quantize_cases,
                                             quantized_cases,     quantized_recurrent_cases,
                                             fake_quantize_cases, winograd_cases,
-                                            weight_only_cases}) {
+                                            weight_only_cases,   pixel_cases}) {
       for (OpCase& c : family()) all.push_back(std::move(c));
     }
     return all;

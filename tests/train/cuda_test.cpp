@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "libcore/data/loader.h"
 #include "libcore/passes/differentiate.h"
+#include "libcore/profiler/trace.h"
 #include "libcore/runtime/compile.h"
 #include "tests/backends/cuda/stand_in.h"
 #include "tests/nn/golden_detector.h"
@@ -75,6 +77,10 @@ train:
   optimizer: {type: rmsprop, lr: 0.01, momentum: 0.9}
   clip: 1.0
 )";
+
+/// kCnn on images, which its pipeline normalizes.
+constexpr const char* kImages[] = {"data.train.source.values=image",
+                                   "data.train.pipeline=[{type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}]"};
 
 constexpr std::string_view kCudaGpt = R"(
 recipe: 1
@@ -277,6 +283,117 @@ TEST(CudaStep, FewArraysAreCastInBf16) {
   for (std::string kernel, blocks; launches >> kernel >> blocks;) ++count[kernel];
   EXPECT_EQ(count["cross_entropy_backward_rows"], 1);
   EXPECT_LE(count["cast_elements"], 10) << "five weights, and between the embeddings in f32 and the layers";
+}
+
+/// Trains kCnn on batches of data.train.
+struct OnImages {
+  explicit OnImages(const std::vector<std::string>& set, bool bytes)
+      : loaded(test::load_text(kCnn, set)),
+        session(loaded.recipe),
+        loader(bytes ? session.training_loader(4, 0) : session.loader("train", 4, 0, 0)),
+        engine(session.backend()),
+        training(session, engine, session.batch_types(*loader), {.global = 4, .micro = 4, .accumulation = 1},
+                 {.total_steps = 10, .steps_per_epoch = 16, .samples_per_step = 4}) {
+    training.initialize();
+    training.bind();
+  }
+  double step(int64_t number) {
+    return training.run(number, [&]() -> const Batch& { return *loader->next(); }).loss;
+  }
+  LoadedRecipe loaded;
+  Session session;
+  std::unique_ptr<DataLoader> loader;
+  Engine engine;
+  TrainStep training;
+};
+std::vector<std::string> image_keys(std::vector<std::string> set) {
+  set.insert(set.end(), std::begin(kImages), std::end(kImages));
+  return set;
+}
+
+// A quarter of the bytes is copied, and the GPU computes what the host's pipeline computes otherwise.
+TEST(CudaStep, ImagesInBytesTrainAsThoseInF32) {
+  test::stand_in_device();
+  for (const char* precision : {"precision=f32", "precision=bf16"}) {
+    const std::vector<std::string> set = image_keys({"device=cuda", "deterministic=true", precision});
+    OnImages bytes(set, true), floats(set, false);
+    EXPECT_EQ(bytes.loader->layout().at("input").dtype(), DType::kU8);
+    EXPECT_EQ(floats.loader->layout().at("input").dtype(), DType::kF32);
+    const Graph& graph = bytes.training.program().graph();
+    EXPECT_EQ(graph.type(graph.find_input("input")).dtype, DType::kU8);
+    for (const Node& node : graph.nodes()) {
+      if (!node.is("normalize_pixels")) continue;
+      EXPECT_EQ(graph.type(node.outputs[0]).dtype == DType::kF32, std::string_view(precision) == "precision=f32");
+    }
+    for (int64_t step = 1; step <= 4; ++step) EXPECT_EQ(bytes.step(step), floats.step(step)) << precision << ", step " << step;
+  }
+}
+
+TEST(CudaStep, TheNextBatchIsFedBeforeTheHostWaits) {
+  test::stand_in_device();
+  const std::vector<std::string> set = image_keys({"device=cuda", "deterministic=true"});
+  OnImages ahead(set, true), plain(set, true);
+  ahead.training.feed_ahead([](int64_t step) { return step <= 4; });
+  for (int64_t step = 1; step <= 4; ++step) EXPECT_EQ(ahead.step(step), plain.step(step)) << step;
+  EXPECT_EQ(ahead.loader->position(), plain.loader->position()) << "the last step fetches no batch ahead";
+  if (test::on_gpu()) return;  // calls are counted by the stand-in driver
+  OnImages other(set, true);
+  other.training.feed_ahead([](int64_t) { return true; });
+  constexpr cuda::Result kLost = 719;
+  int asked = 0;
+  int64_t copies = 0;
+  const auto next = [&]() -> const Batch& {
+    if (++asked == 2) {  // of the next step: the first wait from now on fails
+      test::fail_stand_in("cuStreamSynchronize", 1, kLost);
+      copies = test::stand_in_calls("cuMemcpyAsync");
+    }
+    return *other.loader->next();
+  };
+  EXPECT_NE(test::message_of([&] { other.training.run(1, next); }), "");
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(test::stand_in_calls("cuMemcpyAsync") - copies, 2) << "images: to the device, and to their place";
+}
+
+// The kernels of a trace are those that the driver launched, each under the node that launched it, by one clock.
+TEST(CudaStep, RecordsTheKernelsOfEachNode) {
+  test::stand_in_device();
+  const LoadedRecipe loaded = test::load_text(kCnn, {"device=cuda"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 1);
+  Recorder recorder;
+  const auto step = [&](int64_t number, NodeObserver* observer) {
+    at.training.run(number, [&]() -> const Batch& { return at.batch; }, observer);
+  };
+  for (int64_t number = 1; number <= 4; number += 2) {
+    step(number, nullptr);  // between windows
+    recorder.clear();
+    if (!test::on_gpu()) test::stand_in_launches();
+    recorder.begin_step(number + 1);
+    step(number + 1, &recorder);
+    recorder.end_step();
+  }
+  const Recording& recording = recorder.recording();
+  if (test::on_gpu() && !recording.kernel_source.starts_with("CUPTI 13.")) GTEST_SKIP() << recording.kernel_source;
+  const int64_t slack = test::on_gpu() ? 100'000 : 0;  // ns: GPU and host have a clock each
+  std::vector<std::string> launched, recorded;
+  if (!test::on_gpu()) {
+    std::istringstream lines(test::stand_in_launches());
+    for (std::string kernel, blocks; lines >> kernel >> blocks;) launched.push_back(kernel);
+  }
+  for (const KernelEvent& kernel : recording.kernels) {
+    if (kernel.node < 0) continue;
+    recorded.push_back(recording.kernel_names[static_cast<size_t>(kernel.name)]);
+    const NodeEvent& node = recording.nodes[static_cast<size_t>(kernel.node)];
+    EXPECT_GE(kernel.begin_ns, node.begin_ns);
+    EXPECT_LE(kernel.end_ns, node.end_ns);
+    EXPECT_GE(node.begin_ns, recording.steps.back().begin_ns - slack);
+    EXPECT_LE(node.end_ns, recording.steps.back().end_ns + slack);
+  }
+  EXPECT_TRUE(test::on_gpu() ? recorded.size() > 20 : recorded == launched) << recorded.size() << " and " << launched.size();
+  const std::string json = make_trace(recording).json;
+  EXPECT_NE(json.find(R"("kernels":"CUPTI 13.)"), std::string::npos);
+  EXPECT_NE(json.find(R"("cat":"kernel","name":"batch_norm_values")"), std::string::npos);
+  EXPECT_NE(json.find(R"("cat":"copy","name":"copy )"), std::string::npos);
 }
 
 // The products are those of the libraries, the sums in f32.

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libcore/device/sim_device.h"
@@ -81,6 +83,29 @@ TEST(SimProgram, NamesTheFirstBadTensor) {
     EXPECT_NE(error.message().find("fc2: output y of linear"), std::string::npos) << error.message();
   }
   EXPECT_TRUE(bit_equal(at.training.store().get("fc2.weight"), weight));
+}
+
+// Also if the batch of the next step has replaced the bad one on the device.
+TEST(SimProgram, NamesTheBadSampleOfTheStepNotOfTheNext) {
+  const LoadedRecipe loaded = test::load_text(test::kPerceptron, {"device=sim"});
+  const Session session(loaded.recipe);
+  std::string messages[2];
+  for (const bool ahead : {false, true}) {
+    test::Stepping at(session, 4, 1);
+    if (ahead) at.training.feed_ahead([](int64_t) { return true; });
+    Batch bad = at.batch;
+    bad.fields["input"] = bad.fields.at("input").clone();
+    bad.fields["input"].data_as<float>()[13] = NAN;  // sample 1
+    bool first = true;
+    try {
+      at.training.run(1, [&]() -> const Batch& { return std::exchange(first, false) ? bad : at.batch; });
+    } catch (const Error& error) {
+      messages[ahead] = error.message();
+    }
+    EXPECT_EQ(first, false);
+  }
+  EXPECT_NE(messages[0].find("first in input"), std::string::npos) << messages[0];
+  EXPECT_EQ(messages[1], messages[0]);
 }
 
 }  // namespace

@@ -155,6 +155,7 @@ Json plan_json(const TrainPlan& plan) {
           {"reorders", plan.reorders},
           {"widened", plan.widened},
           {"attention", plan.attention},
+          {"images", plan.images},
           {"compile_s", plan.compile_s}};
 }
 
@@ -362,6 +363,7 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
     lines.emplace_back("adapters",
                        cat("of ", counted(plan.adapters, "linear layer"), "; the optimizer's state has ", bytes(plan.state_bytes)));
   for (const auto& [choice, count] : plan.attention) lines.emplace_back("attention", cat(count, " x ", choice));
+  if (!plan.images.empty()) lines.emplace_back("images", plan.images);
   if (to_stdout) {
     Table table{{"plan", ""}, {}};
     for (auto& [key, value] : lines) table.rows.push_back({key, value});

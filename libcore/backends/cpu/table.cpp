@@ -8,6 +8,7 @@
 #include "libcore/backends/cpu/instances.h"
 #include "libcore/backends/cpu/linear_rows.h"
 #include "libcore/backends/cpu/orthonormal.h"
+#include "libcore/backends/cpu/pixels.h"
 
 namespace galley {
 
@@ -38,6 +39,7 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_matmul(),
                                cpu_norm(),
                                cpu_orthonormal(),
+                               cpu_pixels(),
                                cpu_pool(),
                                cpu_quantized_conv(),
                                cpu_quantized_elementwise(),

@@ -12,6 +12,7 @@
 #include "libcore/backends/joined_heads.h"
 #include "libcore/backends/joined_norms.h"
 #include "libcore/backends/mixed_loss.h"
+#include "libcore/backends/pixel_casts.h"
 #include "libcore/backends/residual_norms.h"
 #include "libcore/backends/table.h"
 #include "libcore/backends/weight_only.h"
@@ -19,6 +20,7 @@
 #include "libcore/passes/fuse_chains.h"
 #include "libcore/passes/order_updates.h"
 #include "libcore/vendor/cuda/blas_lt.h"
+#include "libcore/vendor/cuda/cupti.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "libcore/vendor/cuda/nccl.h"
 #include "libcore/vendor/cuda/nvrtc.h"
@@ -49,6 +51,7 @@ class CudaBackend : public Backend {
       report.add(use_residual_norms(graph, *this));
       report.add(use_convolution_sums(graph, *this));
       report.add(use_half_gradients(graph, *this));
+      report.add(fold_pixel_casts(graph, *this));
       report.add(join_norms(graph, *this, kGroupBytes));
     }
     if (stage != Stage::kAfterLayout) return;
@@ -76,6 +79,7 @@ class CudaBackend : public Backend {
             cuda_index(),
             cuda_reduce(),
             cuda_products(),
+            cuda_pixels(),
             cuda_pool(),
             cuda_quantized(),
             cuda_sampling(),
@@ -110,8 +114,8 @@ std::string cuda_requirements() {
       cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
   if (!driver.problem.empty()) return cat(kernels, "; ", driver.problem);
   std::string all = cat(kernels, "; driver of CUDA ", driver.version, ", ", driver.file);
-  for (const cuda::LibraryState* library :
-       {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state, &cuda::nvrtc::nvrtc().state})
+  for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state,
+                                            &cuda::nvrtc::nvrtc().state, &cuda::cupti::cupti().state})
     all += cat("; ", library->problem.empty() ? cat(library->name, " ", library->version, ", ", library->file) : library->problem);
   return all;
 }

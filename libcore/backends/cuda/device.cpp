@@ -106,7 +106,7 @@ class GpuMemory : public Memory {
 /// seconds, so there is a new one when the last is old.
 struct Origin {
   std::shared_ptr<cuda::CUevent_st> event;  // shared with the events whose times are measured from it
-  int64_t ns = 0;                           // since the first one
+  int64_t ns = 0;                           // of the host's steady clock when the first one was read, and since then by events
 };
 
 class GpuEvent : public Event {
@@ -225,7 +225,9 @@ class Gpu : public CudaDevice {
     Origin next{.event = {event, [](cuda::EventHandle unused) { driver().cuEventDestroy(unused); }}};
     check(driver().cuEventRecord(event, clock_), "recording an event");
     check(driver().cuEventSynchronize(event), "waiting for an event");
-    if (origin_.event != nullptr) next.ns = origin_.ns + elapsed_ns(origin_.event.get(), event);
+    const auto read = std::chrono::steady_clock::now().time_since_epoch();
+    next.ns = origin_.event != nullptr ? origin_.ns + elapsed_ns(origin_.event.get(), event)
+                                       : std::chrono::duration_cast<std::chrono::nanoseconds>(read).count();
     origin_ = next;
     origin_time_ = now;
     return origin_;

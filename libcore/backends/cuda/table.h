@@ -26,6 +26,7 @@ std::span<const Kernel> cuda_library_attention(bool deterministic);
 std::span<const Kernel> cuda_library_integers();
 std::span<const Kernel> cuda_layer_norms();
 std::span<const Kernel> cuda_loss();
+std::span<const Kernel> cuda_pixels();
 std::span<const Kernel> cuda_pool();
 std::span<const Kernel> cuda_quantized();
 std::span<const Kernel> cuda_rows();

@@ -6,6 +6,7 @@
 #include "libcore/backends/axis_view.h"
 #include "libcore/backends/ref/memory.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/pixels.h"
 #include "libcore/ops/resize.h"
 #include "libcore/ops/rules.h"
 
@@ -133,6 +134,14 @@ void resize_backward_ref(RefCall& call) {
 
 void full_ref(RefCall& call) { std::fill(call.out().v.begin(), call.out().v.end(), call.attrs<FullAttrs>().value); }
 
+/// In f32, as the host's pipeline computes: the result is the same whichever of the two normalizes.
+void normalize_pixels_ref(RefCall& call) {
+  const auto& attrs = call.attrs<NormalizePixelsAttrs>();
+  const Shape& shape = call.in(0).shape;
+  const int64_t elements = shape.elements(), channels = shape[1], inner = elements == 0 ? 1 : elements / (shape[0] * channels);
+  for (int64_t i = 0; i < elements; ++i) call.out()[i] = normalized_pixel(attrs, i / inner % channels, static_cast<int>(call.in(0)[i]));
+}
+
 constexpr RefEntry kEntries[] = {
     {"concat", concat_ref},
     {"slice", slice_ref},
@@ -146,6 +155,7 @@ constexpr RefEntry kEntries[] = {
     {"resize", resize_ref},
     {"resize_backward", resize_backward_ref},
     {"full", full_ref},
+    {"normalize_pixels", normalize_pixels_ref},
 };
 
 }  // namespace

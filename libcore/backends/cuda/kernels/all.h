@@ -14,6 +14,7 @@
 #include "libcore/backends/cuda/kernels/layer_norm.h"
 #include "libcore/backends/cuda/kernels/lines.h"
 #include "libcore/backends/cuda/kernels/loss.h"
+#include "libcore/backends/cuda/kernels/pixels.h"
 #include "libcore/backends/cuda/kernels/pool.h"
 #include "libcore/backends/cuda/kernels/products.h"
 #include "libcore/backends/cuda/kernels/quantized.h"

@@ -103,6 +103,19 @@ struct CastCall {
   int64_t elements;
 };
 
+inline constexpr int kMostPixelTables = 4;
+/// to = (from - mean) / std, of bytes that are divided by 255 first if `scale` is set. Element i has the constants i / inner % tables.
+/// Fewer than 2^31 elements.
+struct PixelsCall {
+  const uint8_t* from;
+  void* to;
+  Type type;
+  int scale, packs;  // packs: both addresses are multiples of 16
+  int64_t elements;
+  Divisor tables, inner;
+  float mean[kMostPixelTables], std[kMostPixelTables];
+};
+
 /// Rows of elements of 16 bits, from lines of one length to lines of another one, with at most 32 zeros where these are longer than the
 /// rows and `pad` is set. The result begins at a multiple of 4 bytes.
 struct CopyLinesCall {

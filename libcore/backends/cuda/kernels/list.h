@@ -7,7 +7,7 @@
   X(elementwise1) X(elementwise2) X(elementwise3) X(elementwise1_double) X(elementwise2_double) \
   X(elementwise3_double) X(elementwise_backward) X(elementwise_backward_double) X(chain_elements) \
   X(copy_1) X(copy_2) X(copy_4) X(copy_8) X(copy_16) X(copy_tiles_1) X(copy_tiles_2) X(copy_tiles_4) X(copy_tiles_8) \
-  X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) X(cast_quads) \
+  X(fill_1) X(fill_2) X(fill_4) X(fill_8) X(cast_elements) X(cast_quads) X(normalize_pixels) \
   X(gather_elements) X(scatter_add_elements) X(scatter_largest_parts) \
   X(scatter_add_fixed) X(scatter_sums) X(one_hot_elements) X(iota_elements) X(lookup_elements) X(random_words) X(dropout_elements) \
   X(cache_heads) X(attend_cached) X(write_cache) \

@@ -189,12 +189,33 @@ uint64_t seed() {
   return value;
 }
 
+std::atomic<const WorkObserver*> work_observer = nullptr;
+/// The work, of which the observer learns.
+std::function<void()> observed(const std::string& kernel, std::function<void()> work) {
+  const WorkObserver* observer = work_observer;
+  if (observer == nullptr) return work;
+  return [=, number = observer->enqueued()] {
+    const uint64_t begin = observer->now_ns();
+    work();
+    observer->ran(number, kernel, -1, begin, observer->now_ns());
+  };
+}
+/// The same of a copy, which takes no time here.
+void observe_copy(size_t bytes) {
+  const WorkObserver* observer = work_observer;
+  if (observer == nullptr) return;
+  const uint64_t now = observer->now_ns();
+  observer->ran(observer->enqueued(), "", static_cast<int64_t>(bytes), now, now);
+}
+
 }  // namespace
+
+void observe_work(const WorkObserver* observer) { work_observer = observer; }
 
 cuda::Result enqueue(StreamHandle stream, const char* kernel, unsigned blocks, std::function<void()> work) {
   return submit(stream, [=](Stream& on) {
     launches().add(kernel, blocks);
-    sim_enqueue(on, work);
+    sim_enqueue(on, observed(kernel, work));
   });
 }
 cuda::Result count_call(const char* function) { return calls().count(function); }
@@ -323,8 +344,10 @@ GALLEY_EXPORT Result cuMemFreeHost(void* address) {
 }
 GALLEY_EXPORT Result cuMemcpyAsync(Address to, Address from, size_t bytes, StreamHandle stream) {
   GALLEY_CALL_IN_CONTEXT("cuMemcpyAsync");
-  return submit(
-      stream, [=](Stream& on) { on.copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), static_cast<int64_t>(bytes)); });
+  return submit(stream, [=](Stream& on) {
+    observe_copy(bytes);
+    on.copy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), static_cast<int64_t>(bytes));
+  });
 }
 GALLEY_EXPORT Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, StreamHandle stream) {
   GALLEY_CALL_IN_CONTEXT("cuMemsetD8Async");
@@ -456,7 +479,7 @@ GALLEY_EXPORT Result cuLaunchKernel(KernelHandle kernel, unsigned grid_x, unsign
   const dim3 grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
   return submit(stream, [=, body = found->bind(arguments)](Stream& on) {
     launches().add(found->name, grid.x);
-    sim_enqueue(on, [=] { emulate::launch(found->name, grid, block, shared_bytes, seed(), body); });
+    sim_enqueue(on, observed(found->name, [=] { emulate::launch(found->name, grid, block, shared_bytes, seed(), body); }));
   });
 }
 
