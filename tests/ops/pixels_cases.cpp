@@ -31,10 +31,11 @@ std::vector<OpCase> pixel_cases() {
                                           attrs_of({0, 1}, {1, 0.5}, true, DType::kF32));
                        },
                    .expected = {0, 1, -1.6, -1.2}});
-  cases.push_back({.name = "normalize_pixels_unscaled_hand",
-                   .build = [=](CaseInputs& in) { normalize_pixels(in.values({1, 1, 3}, {0, 7, 255}, DType::kU8),
-                                                                   attrs_of({5}, {2}, false, DType::kF32)); },
-                   .expected = {-2.5, 1, 125}});
+  cases.push_back(
+      {.name = "normalize_pixels_unscaled_hand",
+       .build =
+           [=](CaseInputs& in) { normalize_pixels(in.values({1, 1, 3}, {0, 7, 255}, DType::kU8), attrs_of({5}, {2}, false, DType::kF32)); },
+       .expected = {-2.5, 1, 125}});
   const std::vector<double> mean{0.485, 0.456, 0.406}, std{0.229, 0.224, 0.225};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     add(cat("normalize_pixels_image_", dtype), {2, 3, 5, 7}, attrs_of(mean, std, true, dtype));

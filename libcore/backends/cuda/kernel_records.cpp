@@ -73,16 +73,13 @@ void take_record(const cupti::Record& record, Delivered& all) {
   const auto* memory = reinterpret_cast<const std::byte*>(&record);
   if (record.kind == cupti::kConcurrentKernel) {
     const auto& kernel = *reinterpret_cast<const cupti::KernelRecord*>(memory);
-    all.records.push_back({.name = source_name(kernel.name),
-                           .begin_ns = static_cast<int64_t>(kernel.start),
-                           .end_ns = static_cast<int64_t>(kernel.end)});
+    all.records.push_back(
+        {.name = source_name(kernel.name), .begin_ns = static_cast<int64_t>(kernel.start), .end_ns = static_cast<int64_t>(kernel.end)});
     all.correlations.push_back(kernel.correlation);
   } else if (record.kind == cupti::kMemcpy) {
     const auto& copy = *reinterpret_cast<const cupti::CopyRecord*>(memory);
-    all.records.push_back({.name = copy_name(copy),
-                           .is_copy = true,
-                           .begin_ns = static_cast<int64_t>(copy.start),
-                           .end_ns = static_cast<int64_t>(copy.end)});
+    all.records.push_back(
+        {.name = copy_name(copy), .is_copy = true, .begin_ns = static_cast<int64_t>(copy.start), .end_ns = static_cast<int64_t>(copy.end)});
     all.correlations.push_back(copy.correlation);
   } else if (record.kind == cupti::kExternalCorrelation) {
     const auto& correlation = *reinterpret_cast<const cupti::CorrelationRecord*>(memory);

@@ -1,10 +1,11 @@
 // Bytes of images as normalized numbers, by the kernel of kernels/pixels.h.
 
+#include "libcore/ops/pixels.h"
+
 #include <algorithm>
 
 #include "libcore/backends/cuda/channel_walk.h"
 #include "libcore/backends/cuda/prepare.h"
-#include "libcore/ops/pixels.h"
 
 namespace galley {
 namespace {
@@ -13,8 +14,7 @@ static_assert(device::kMostPixelTables == kMostPixelChannels);
 
 class NormalizePixels : public PreparedKernel {
  public:
-  explicit NormalizePixels(const KernelQuery& query)
-      : call_{.type = type_of(query.out(0)), .elements = query.in(0).shape.elements()} {
+  explicit NormalizePixels(const KernelQuery& query) : call_{.type = type_of(query.out(0)), .elements = query.in(0).shape.elements()} {
     const auto& attrs = query.attrs<NormalizePixelsAttrs>();
     call_.scale = attrs.scale;
     call_.tables = divisor(std::ssize(attrs.mean));

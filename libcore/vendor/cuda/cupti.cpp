@@ -31,8 +31,8 @@ Cupti open_cupti(const std::vector<std::string>& folders) {
   if (opened.functions.cuptiGetVersion != nullptr && opened.functions.cuptiGetVersion(&version) == kSuccess) {
     opened.state.version = cat(version / 10000, ".", version / 100 % 100, ".", version % 100);
     if (version < kNeededVersion) {
-      opened.state.problem = cat("CUPTI is of version ", opened.state.version, ", but 13.0 is needed (", opened.state.file, "); ",
-                                 cure_of(kRow));
+      opened.state.problem =
+          cat("CUPTI is of version ", opened.state.version, ", but 13.0 is needed (", opened.state.file, "); ", cure_of(kRow));
       return opened;
     }
   }

@@ -7,17 +7,17 @@
 
 namespace galley::cuda::cupti {
 
-using Result = int;                   ///< CUptiResult
-using Timestamp = uint64_t (*)();     ///< CUpti_TimestampCallbackFunc
+using Result = int;                ///< CUptiResult
+using Timestamp = uint64_t (*)();  ///< CUpti_TimestampCallbackFunc
 using BufferRequest = void (*)(uint8_t** buffer, size_t* bytes, size_t* most_records);
 using BufferComplete = void (*)(Context context, uint32_t stream, uint8_t* buffer, size_t bytes, size_t valid_bytes);
 
 inline constexpr Result kSuccess = 0, kMaxLimitReached = 12;
 /// CUpti_ActivityKind
 inline constexpr int kMemcpy = 1, kDriverCall = 4, kRuntimeCall = 5, kConcurrentKernel = 10, kExternalCorrelation = 39;
-inline constexpr int kCustomCorrelation = 3;    ///< CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
-inline constexpr uint32_t kFlushForced = 1;     ///< CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
-inline constexpr size_t kBufferAlignment = 8;   ///< ACTIVITY_RECORD_ALIGNMENT
+inline constexpr int kCustomCorrelation = 3;          ///< CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
+inline constexpr uint32_t kFlushForced = 1;           ///< CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
+inline constexpr size_t kBufferAlignment = 8;         ///< ACTIVITY_RECORD_ALIGNMENT
 inline constexpr uint8_t kToDevice = 1, kToHost = 2;  ///< CUpti_ActivityMemcpyKind
 
 /// CUpti_Activity: the begin of all records.
@@ -57,17 +57,17 @@ struct alignas(8) CorrelationRecord {
 };
 
 /// The functions that Galley uses: X(name, arguments). All return a Result.
-#define GALLEY_CUDA_CUPTI_FUNCTIONS(X)                                                                 \
-  X(cuptiGetVersion, (uint32_t * version))                                                             \
-  X(cuptiGetResultString, (Result result, const char** text))                                          \
-  X(cuptiActivityRegisterCallbacks, (BufferRequest requested, BufferComplete completed))               \
-  X(cuptiActivityRegisterTimestampCallback, (Timestamp timestamp))                                     \
-  X(cuptiActivityEnable, (int kind))                                                                   \
-  X(cuptiActivityDisable, (int kind))                                                                  \
-  X(cuptiActivityFlushAll, (uint32_t flag))                                                            \
-  X(cuptiActivityGetNextRecord, (uint8_t * buffer, size_t valid_bytes, Record** record))               \
-  X(cuptiActivityGetNumDroppedRecords, (Context context, uint32_t stream, size_t* dropped))            \
-  X(cuptiActivityPushExternalCorrelationId, (int kind, uint64_t id))                                   \
+#define GALLEY_CUDA_CUPTI_FUNCTIONS(X)                                                      \
+  X(cuptiGetVersion, (uint32_t* version))                                                   \
+  X(cuptiGetResultString, (Result result, const char** text))                               \
+  X(cuptiActivityRegisterCallbacks, (BufferRequest requested, BufferComplete completed))    \
+  X(cuptiActivityRegisterTimestampCallback, (Timestamp timestamp))                          \
+  X(cuptiActivityEnable, (int kind))                                                        \
+  X(cuptiActivityDisable, (int kind))                                                       \
+  X(cuptiActivityFlushAll, (uint32_t flag))                                                 \
+  X(cuptiActivityGetNextRecord, (uint8_t* buffer, size_t valid_bytes, Record** record))     \
+  X(cuptiActivityGetNumDroppedRecords, (Context context, uint32_t stream, size_t* dropped)) \
+  X(cuptiActivityPushExternalCorrelationId, (int kind, uint64_t id))                        \
   X(cuptiActivityPopExternalCorrelationId, (int kind, uint64_t* last))
 
 /// The functions, by their names.

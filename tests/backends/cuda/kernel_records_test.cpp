@@ -15,9 +15,7 @@
 namespace galley::test {
 namespace {
 
-void launch_fill(Device& device, void* to, int64_t count) {
-  cuda_launch(device.stream(), "fill_4", 1, device::FillCall{to, count, 0});
-}
+void launch_fill(Device& device, void* to, int64_t count) { cuda_launch(device.stream(), "fill_4", 1, device::FillCall{to, count, 0}); }
 
 TEST(CudaKernelRecords, NameEachKernelAndItsRegion) {
   CudaDevice& device = stand_in_device();
