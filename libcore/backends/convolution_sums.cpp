@@ -116,18 +116,24 @@ PassReport use_convolution_sums(Graph& graph, const Target& target) {
   for (Node& norm : graph.nodes()) {
     if (!norm.is("batch_norm") || !norm.attrs<BatchNormAttrs>().sync.empty()) continue;
     const int n = producers[static_cast<size_t>(norm.inputs[0])];
-    if (n < 0 || !graph.nodes()[static_cast<size_t>(n)].is("conv2d")) continue;
+    if (n < 0) continue;
     Node& convolution = graph.nodes()[static_cast<size_t>(n)];
-    if (convolution.input(2) != kNoValue || convolution.input(3) != kNoValue ||
+    Node of_sums = norm;
+    of_sums.op = &batch_norm_of_sums_op();
+    of_sums.inputs.resize(4, kNoValue);
+    if (convolution.is("conv2d_sums")) {  // a second norm of its result, or the same computed again by the backward pass
+      of_sums.inputs.insert(of_sums.inputs.end(), convolution.outputs.begin() + 1, convolution.outputs.end());
+      norm = std::move(of_sums);
+      continue;
+    }
+    if (!convolution.is("conv2d") || convolution.input(2) != kNoValue || convolution.input(3) != kNoValue ||
         convolution.attrs<Conv2dAttrs>().activation != Activation::kNone)
       continue;
     const TensorType sums = sums_of(graph.type(convolution.outputs[0]));
-    Node with_sums = convolution, of_sums = norm;
+    Node with_sums = convolution;
     with_sums.op = &conv2d_sums_op();
     with_sums.inputs.resize(2);
     for (int i = 0; i < 2; ++i) with_sums.outputs.push_back(graph.new_value(sums));
-    of_sums.op = &batch_norm_of_sums_op();
-    of_sums.inputs.resize(4, kNoValue);
     of_sums.inputs.insert(of_sums.inputs.end(), with_sums.outputs.begin() + 1, with_sums.outputs.end());
     if (!target.has_kernel(graph, with_sums, Stage::kBeforeLayout) || !target.has_kernel(graph, of_sums, Stage::kBeforeLayout)) continue;
     report.done.push_back(cat(norm.path, ": conv2d + statistics of batch_norm"));

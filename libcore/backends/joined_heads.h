@@ -7,7 +7,7 @@
 namespace galley {
 
 /// kBeforeLayout, graphs for inference: attention whose keys and values, or queries too, are linear layers of one array reads them from one
-/// array, of one layer with the joined weights. Only of weights that are computed once, from parameters in another dtype: joining
+/// array, of one layer with the joined weights. Only of weights that are computed once, such as casts: joining
 /// parameters themselves would take memory for a copy. The results are the same up to rounding.
 PassReport join_heads(Graph& graph, const Target& target);
 

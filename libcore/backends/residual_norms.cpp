@@ -274,7 +274,7 @@ class ResidualNorms {
       const OpDef* op = merged.is("layer_norm_backward") ? &layer_norm_backward_add_op()
                         : merged.is("rms_norm_backward") ? &rms_norm_backward_add_op()
                                                          : nullptr;
-      if (op == nullptr || merged.outputs[0] != gradient || fuser_.producer(sum.inputs[1 - side]) > made) continue;
+      if (op == nullptr || merged.outputs[0] != gradient || fuser_.producer(sum.inputs[1 - side]) >= made) continue;
       merged.op = op;
       merged.inputs.resize(op->inputs.size() - 1, kNoValue);
       merged.inputs.push_back(sum.inputs[1 - side]);

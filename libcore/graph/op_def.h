@@ -191,8 +191,8 @@ struct OpDef {
   void (*dynamic_form)(IntegerBuilder&) = nullptr;
   /// For kScale, from constant inputs in float: set(0, scale of each channel), set(1, shift of each channel).
   void (*channel_scale)(IntegerBuilder&) = nullptr;
-  /// Where input `indices` (kIndex) must select: 0 to this - 1. Runs on devices check fed arrays, because kernels there can throw no
-  /// errors. nullptr: kernels take any value.
+  /// How many rows the values of input `indices` select from; nullptr: any value is legal. Runs on devices check arrays of indices when
+  /// they are fed, because kernels there can throw no errors.
   int64_t (*index_count)(const OpContext&) = nullptr;
   int indices = -1;
   IntegerRole integer = IntegerRole::kNone;

@@ -5,7 +5,8 @@
 
 namespace galley {
 
-/// For each value, whether it depends only on constants and on parameters and buffers that the graph does not update.
+/// For each value, whether it depends only on constants and on parameters and buffers that the graph does not update. Not large constants,
+/// and in training not unpacks_parameters().
 std::vector<bool> computed_once(const Graph& graph);
 
 /// Moves the nodes of such values to the front. A program runs them when these parameters and buffers change. Returns how many there are.

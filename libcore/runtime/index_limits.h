@@ -1,5 +1,6 @@
 #pragma once
-// What fed arrays of indices may select. Kernels of devices can throw no errors, so that a run there checks them when they are fed.
+// What fed arrays of indices may select. Kernels of devices can throw no errors, so that a run there checks them when they are fed. Indices
+// that the graph computes are not checked, nor are those that another execution gives (Execution::feed_from).
 
 #include <map>
 #include <vector>

@@ -197,8 +197,8 @@ TEST(Cuda, BitsDependOnNoRanks) {
   EXPECT_NE(refused.err.find("one after the other"), std::string::npos) << refused.err;
 }
 
-// Pairs divide matrices; with four ranks, two pairs read different samples, or divide parameters too; with eight, two such groups of four
-// hold the same. Two ranks are stages of a pipeline.
+// Pairs divide matrices; with four ranks, two pairs read different samples; with eight, pairs of pairs divide parameters too, and two such
+// groups hold the same. Two ranks are stages of a pipeline.
 TEST(Cuda, RanksDivideModels) {
   if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
   const TemporaryFolder folder;
@@ -212,7 +212,6 @@ TEST(Cuda, RanksDivideModels) {
   ASSERT_EQ(expected.size(), 4u);
   for (const auto& [ranks, sharding] : {std::pair<std::string, std::string>("2", "tensor"),
                                         {"4", "'{strategy: tensor, mesh: {data: 2, tensor: 2}, sequence_parallel: true}'"},
-                                        {"4", "'{strategy: fsdp, mesh: {shard: 2, tensor: 2}}'"},
                                         {"8", "'{strategy: hybrid, mesh: {data: 2, shard: 2, tensor: 2}}'"},
                                         {"2", "'{strategy: pipeline, mesh: {pipe: 2}}' 'train.batch={global: 4, micro: 2}'"}}) {
     const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && rm -rf run && " + kMpirun + "-np " + ranks +

@@ -1,5 +1,7 @@
 // Cases of normalization.
 
+#include <cmath>
+
 #include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/residual_norms.h"
@@ -296,6 +298,22 @@ void add_norms_by_sums(std::vector<OpCase>& cases) {
   }
 }
 
+/// Sums whose difference is below 0 by rounding, or not a number.
+void add_norms_by_strange_sums(std::vector<OpCase>& cases) {
+  cases.push_back({.name = "batch_norm_of_sums_strange",
+                   .build =
+                       [](CaseInputs& in) {
+                         const Value x = in.values({2, 2, 1, 1}, {1, 2, 3, 4});
+                         const Value sum = in.values({2}, {4, HUGE_VAL}, DType::kF32),
+                                     squares = in.values({2}, {7.5, HUGE_VAL}, DType::kF32);
+                         BatchNormAttrs a;
+                         a.eps = 1;
+                         batch_norm_of_sums({x, {}, {}, {}, sum, squares}, a);
+                       },
+                   .expected = {-1, NAN, 1, NAN},
+                   .forward_only = true});
+}
+
 void add_group_norms(std::vector<OpCase>& cases) {
   const Fill off_center{.low = -1, .high = 3};
   for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
@@ -350,7 +368,7 @@ void add_group_norms(std::vector<OpCase>& cases) {
 std::vector<OpCase> norm_cases() {
   std::vector<OpCase> cases;
   for (const auto add : {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms,
-                         add_residual_norms, add_norms_by_sums, add_group_norms})
+                         add_residual_norms, add_norms_by_sums, add_norms_by_strange_sums, add_group_norms})
     add(cases);
   return cases;
 }

@@ -428,6 +428,19 @@ TEST(CudaStep, RunsProductsAndConvolutionsByTheLibraries) {
   for (const char* own : {"matmul_tiles", "conv2d_direct", "conv2d_backward"}) EXPECT_EQ(launches.find(own), std::string::npos) << own;
 }
 
+// By the library, whose stand-in has statistics as cuDNN has them: in f16, of arrays that are all in channels_last.
+TEST(CudaStep, ConvolutionsInF16MakeTheStatisticsOfNorms) {
+  if (test::on_gpu()) GTEST_SKIP() << "launches are listed by the stand-in driver";
+  test::stand_in_device();
+  const LoadedRecipe loaded = test::load_text(kCnn, {"device=cuda", "precision={compute: f16, loss_scale: 1024}"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 1);
+  test::stand_in_launches();
+  at.training.run(1, [&]() -> const Batch& { return at.batch; });
+  const std::string launches = test::stand_in_launches();
+  EXPECT_NE(launches.find("batch_norm_of_sums"), std::string::npos) << launches;
+}
+
 TEST(CudaStep, AStepThatCannotBeRecordedRunsEagerly) {
   test::stand_in_device();
   if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";

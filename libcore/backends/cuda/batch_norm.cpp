@@ -55,6 +55,7 @@ class BatchNorm : public PreparedKernel {
       call.mean = args.outputs[1];
       call.var = args.outputs[2];
     }
+    GALLEY_ASSERT(call.addend == nullptr || call.dresidual != nullptr, "a sum of gradients is written as the residual's");
     bool packs = channels_fit_packs(view_);
     for (const auto& arrays : {args.inputs, std::span<const void* const>(args.outputs.data(), args.outputs.size())})
       packs = packs && std::all_of(arrays.begin(), arrays.end(), [](const void* array) { return have_packs(array); });

@@ -106,9 +106,15 @@ class Embedding : public PreparedKernel {
     call.table = args.inputs[0];
     call.index = args.inputs[1];
     call.to = args.outputs[0];
-    const int64_t word = row_bytes_ % 16 == 0 && have_packs(call.table, call.to) ? 16 : row_bytes_ % 4 == 0 ? 4 : 2;
+    const auto addresses = reinterpret_cast<uintptr_t>(call.table) | reinterpret_cast<uintptr_t>(call.to);
+    const auto fits = [&](int64_t word) { return row_bytes_ % word == 0 && addresses % static_cast<uintptr_t>(word) == 0; };
+    const int64_t word = fits(16) ? 16 : fits(4) ? 4 : 2;
     call.words = row_bytes_ / word;
-    launch_elements(stream, cat("embedding_words_", word).c_str(), call.tokens * call.words, call);
+    launch_elements(stream,
+                    word == 16  ? "embedding_words_16"
+                    : word == 4 ? "embedding_words_4"
+                                : "embedding_words_2",
+                    call.tokens * call.words, call);
   }
   static Support supports(const KernelQuery& query) {
     if (dtype_size(query.in(0).dtype) < 2) return Support::no(cat("dtype ", query.in(0).dtype));

@@ -381,6 +381,7 @@ class ConvSums : public PreparedKernel {
     std::string reason;
     plan_ = plan_for(query, reason);
     GALLEY_ASSERT(plan_ != nullptr, reason);
+    GALLEY_ASSERT(same_bytes(query.in(1).shape, query.in(1).format, query.in(0).format), "the weight is ", query.in(1).format);
   }
   static Support supports(const KernelQuery& query) {
     if (const Support own = supports_types(query); !own) return own;
@@ -400,6 +401,9 @@ class ConvSums : public PreparedKernel {
   static std::shared_ptr<const LibraryConvolution> plan_for(const KernelQuery& query, std::string& reason) {
     ConvolutionForm form = convolution_form<Conv2dAttrs, ConvResult::kY, kMode>(query);
     form.statistics = true;
+    // The library has no such engine for a weight of another format than the images'. Layout gives it the one of weight_format().
+    const Shape steps = query.in(0).format.strides(query.in(1).shape);
+    for (int d = 0; d < 4; ++d) form.weight_steps[d] = steps[d];
     return library_convolution(gpu_of(query), form, reason);
   }
   std::shared_ptr<const LibraryConvolution> plan_;

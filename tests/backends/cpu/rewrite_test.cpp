@@ -339,7 +339,7 @@ TEST(ResidualNorms, BatchNormsAddGradients) {
   expect_same(results(changed, feeds), results(graph, feeds));
 }
 
-// The norm takes its statistics from the convolution before it; one with a bias, or of a value that another operator made, does not.
+// Norms take their statistics from the convolution before them; one after a bias, or of a value that another operator made, does not.
 TEST(ConvolutionSums, GiveTheSameStep) {
   ensure_convolution_sum_operators();
   Graph graph;
@@ -352,7 +352,8 @@ TEST(ConvolutionSums, GiveTheSameStep) {
   Value at = batch_norm(conv2d(x, w, {}, window), b, {}, relu).y;
   at = batch_norm(conv2d(at, w, b, window), {}, {}).y;
   at = batch_norm(tanh(conv2d(at, w, {}, window)), {}, b, {}, x).y;
-  at = batch_norm(conv2d(at, w, {}, window), {}, b, relu, x).y;
+  const Value twice = conv2d(at, w, {}, window);
+  at = add(batch_norm(twice, {}, b, relu, x).y, batch_norm(twice, b, {}).y);
   add_gradients(graph, at, {x.id(), w.id(), b.id()});
   Graph changed = graph;
   EXPECT_TRUE(use_convolution_sums(changed, kNoKernel).done.empty());
@@ -360,7 +361,7 @@ TEST(ConvolutionSums, GiveTheSameStep) {
   EXPECT_EQ(use_convolution_sums(changed, kAnyKernel).done.size(), 2u);
   verify(changed);
   EXPECT_EQ(count(changed, "conv2d_sums"), 2);
-  EXPECT_EQ(count(changed, "batch_norm_of_sums"), 2);
+  EXPECT_EQ(count(changed, "batch_norm_of_sums"), 3);
   const auto feeds = feeds_for(graph);
   expect_same(results(changed, feeds), results(graph, feeds));
 }

@@ -123,7 +123,7 @@ GALLEY_KERNEL(batch_norm_of_sums, (const BatchNormCall call)) {
   const float share = 1 / static_cast<float>(call.count > 0 ? call.count : 1);
   for (int64_t channel = first_element(); channel < call.walk.channels; channel += all_threads()) {
     const float mean = call.sum[channel] * share, difference = call.squares[channel] * share - mean * mean;
-    const float var = difference > 0 ? difference : 0;
+    const float var = difference < 0 ? 0 : difference;  // NaN stays
     store(mean, call.mean, channel, call.statistics_type);
     store(var, call.var, channel, call.statistics_type);
     store_scales(call, static_cast<int>(channel), mean, var);

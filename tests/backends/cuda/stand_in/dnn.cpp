@@ -18,6 +18,20 @@ constexpr Status kBadParameter = 2000, kNotSupported = 3000;
 constexpr int64_t kWorkspace = 128;
 enum Engine : int64_t { kTf32Engine, kAnyOrderEngine, kNoPlans, kExactEngine, kEngines };
 
+/// Whether a graph has no statistics, or those that cuDNN has: of a convolution in f16 whose arrays are all in channels_last.
+bool statistics_are_known(const Node& graph) {
+  const std::vector<int64_t> operations = graph.numbers(dnn::kGraphOperations);
+  const auto at = [&](size_t i) -> const Node& { return *reinterpret_cast<const Node*>(operations[i]); };
+  if (operations.size() < 2 || at(1).kind != dnn::kStatisticsOperation) return true;
+  const ConvolutionParts parts = parts_of(at(0));
+  for (const Node* tensor : {parts.x, parts.weight, parts.y}) {
+    const std::vector<int64_t> sizes = tensor->numbers(dnn::kTensorSizes), steps = tensor->numbers(dnn::kTensorStrides);
+    const bool channels_last = steps[1] == 1 && steps[3] == sizes[1] && steps[2] == sizes[1] * sizes[3];
+    if (tensor->one<int>(dnn::kTensorType) != dnn::kDataF16 || !channels_last) return false;
+  }
+  return true;
+}
+
 /// Whether the sizes of a convolution agree.
 bool agrees(const Node& operation) {
   const ConvolutionParts parts = parts_of(operation);
@@ -84,7 +98,9 @@ GALLEY_EXPORT Status cudnnBackendFinalize(dnn::RawDescriptor descriptor) {
     case dnn::kConvolutionForward:
     case dnn::kConvolutionData:
     case dnn::kConvolutionWeights: return agrees(node) ? dnn::kSuccess : kBadParameter;
-    case dnn::kGraph: return node.one<void*>(dnn::kGraphHandle) != nullptr ? dnn::kSuccess : kBadParameter;
+    case dnn::kGraph:
+      if (node.one<void*>(dnn::kGraphHandle) == nullptr) return kBadParameter;
+      return statistics_are_known(node) ? dnn::kSuccess : kNotSupported;
     case dnn::kPlan:
       if (const auto text = node.attributes.find(dnn::kPlanJson); text != node.attributes.end()) {
         Node* configuration = node_of({reinterpret_cast<const char*>(text->second.data()), text->second.size()});
