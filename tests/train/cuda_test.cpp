@@ -311,6 +311,24 @@ std::vector<std::string> image_keys(std::vector<std::string> set) {
   return set;
 }
 
+// An evaluation on averages reads them in the place of parameters.
+TEST(CudaStep, AveragesHaveTheFormatOfTheirParameters) {
+  test::stand_in_device();
+  const LoadedRecipe loaded = test::load_text(kCnn, {"device=cuda"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 2, 1);
+  ParameterStore& store = at.training.store();
+  int averages = 0;
+  for (const std::string& name : store.names()) {
+    if (!store.has(name + ".ema")) continue;
+    EXPECT_EQ(store.tensor(name + ".ema").format(), store.tensor(name).format()) << name;
+    ++averages;
+  }
+  EXPECT_GT(averages, 5);
+  if (test::on_gpu()) return;  // launches are listed by the stand-in driver
+  EXPECT_LE(launches_of(std::string(kCnn), {"device=cuda"}, "ema_step"), 2) << "of parameters, and of buffers";
+}
+
 // A quarter of the bytes is copied, and the GPU computes what the host's pipeline computes otherwise.
 TEST(CudaStep, ImagesInBytesTrainAsThoseInF32) {
   test::stand_in_device();

@@ -1,4 +1,4 @@
-// Optimizer steps, by the kernels of kernels/update.h.
+// Optimizer steps and averages, by the kernels of kernels/update.h.
 
 #include "libcore/ops/update.h"
 
@@ -93,6 +93,35 @@ class Sgd : public JoinableUpdate {
   bool momentum_;
 };
 
+/// Averages must have the format of what they are of: evaluations read them in its place. Counters are copied by the definition.
+Support supports_ema(const KernelQuery& query) {
+  for (const int i : {0, 1}) {
+    if (!is_floating(query.in(i).dtype) || query.in(i).dtype == DType::kF64) return Support::no(cat("dtype ", query.in(i).dtype));
+  }
+  if (query.in(1).format != query.in(0).format) return Support::no("an average in another format");
+  if (query.in(2).dtype != DType::kF32) return Support::no("scalars other than f32");
+  return no_blocked_formats(query);
+}
+class Ema : public JoinableUpdate {
+ public:
+  explicit Ema(const KernelQuery& query) : call_(call_of(query)) {}
+  device::UpdateCall bound(const KernelArgs& args) const override {
+    device::UpdateCall call = call_;
+    call.parameter = args.outputs[0];
+    call.grad = args.inputs[1];
+    call.lr = args.inputs[2];
+    call.gate = args.in<uint8_t>(3);
+    return call;
+  }
+  const char* joined_kernel() const override { return "ema_steps"; }
+  void run(Stream& stream, const KernelArgs& args) const override {
+    launch_elements(stream, "ema_step", packs_of(call_.elements), bound(args));
+  }
+
+ private:
+  device::UpdateCall call_;
+};
+
 class FiniteGate : public PreparedKernel {
  public:
   explicit FiniteGate(const KernelQuery& query) : type_(type_of(query.in(1))) {}
@@ -112,6 +141,7 @@ class FiniteGate : public PreparedKernel {
 constexpr Kernel kKernels[] = {
     {"adam_update", "step", supports_adam, prepare_cuda<Adam>},
     {"sgd_update", "step", supports_sgd, prepare_cuda<Sgd>},
+    {"ema_update", "step", supports_ema, prepare_cuda<Ema>},
     {"finite_gate", "value", no_blocked_formats, prepare_cuda<FiniteGate>},
 };
 

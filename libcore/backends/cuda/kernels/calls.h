@@ -390,7 +390,7 @@ struct BatchNormUpdateCall {
   float keep, take, take_var;
 };
 
-/// An optimizer step in place. Null: scale 1; gate open.
+/// An optimizer step, or that of an average, in place. Null: scale 1; gate open.
 struct UpdateCall {
   void* parameter;
   const void* grad;

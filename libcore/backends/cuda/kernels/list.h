@@ -17,7 +17,7 @@
   X(layer_norm_backward_packs) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
   X(layer_norm_sums) X(batch_norm_parts) X(batch_norm_statistics) X(batch_norm_of_sums) X(batch_norm_values) \
   X(batch_norm_backward_parts) X(batch_norm_backward_sums) X(batch_norm_backward_values) X(batch_norm_update_channels) \
-  X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) \
+  X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) X(ema_step) X(ema_steps) \
   X(reduce_channels) X(reduce_channel_parts) X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
   X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(epilogue_packs) \
   X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \

@@ -65,6 +65,16 @@ struct SgdElement {
   }
 };
 
+/// An average: lr is the share that it keeps.
+struct EmaElement {
+  float keep, take;
+  GALLEY_DEVICE explicit EmaElement(const UpdateCall& call) {
+    keep = load_real(call.lr, 0, kF32);
+    take = 1.0f - keep;
+  }
+  GALLEY_DEVICE void update(float& average, float value, float&, float&) const { average = keep * average + take * value; }
+};
+
 /// States that are null are neither read nor written.
 template <class E, Type kType, Type kGrad>
 GALLEY_DEVICE void update_packs(const UpdateCall& call, const E& element, float scale, const UpdateRange& range, int64_t end) {
@@ -132,7 +142,9 @@ GALLEY_KERNEL(finite_gate_value, (const FiniteGateCall call)) {
 }
 GALLEY_KERNEL(adam_step, (const UpdateCall call)) { update_one<AdamElement>(call); }
 GALLEY_KERNEL(sgd_step, (const UpdateCall call)) { update_one<SgdElement>(call); }
+GALLEY_KERNEL(ema_step, (const UpdateCall call)) { update_one<EmaElement>(call); }
 GALLEY_KERNEL(adam_steps, (const UpdatesCall all)) { update_part<AdamElement>(all); }
 GALLEY_KERNEL(sgd_steps, (const UpdatesCall all)) { update_part<SgdElement>(all); }
+GALLEY_KERNEL(ema_steps, (const UpdatesCall all)) { update_part<EmaElement>(all); }
 
 }  // namespace galley::device
