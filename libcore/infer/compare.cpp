@@ -93,7 +93,8 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
     Engine first(session.backend()), second(other_session.backend());
     CapturedResults results;
     const auto ready = [&](Session& which, Engine& engine) {
-      const Evaluator evaluator(which, engine, loaded_plan(which.recipe()), options.split, options.batch);
+      // Both read one batch, whose images are bytes for neither.
+      const Evaluator evaluator(which, engine, loaded_plan(which.recipe()), options.split, options.batch, 0, nullptr, {}, nullptr, false);
       engine.declare(evaluator.program());
       which.initialize(evaluator.parameters(), engine.store());
       results = evaluator.results();

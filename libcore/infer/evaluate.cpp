@@ -13,7 +13,7 @@ namespace galley {
 
 Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split,
                      int64_t batch, int64_t samples, std::function<void(Graph&)> fake_quantize, std::optional<CacheStorage> cache,
-                     const std::function<void(Graph&)>& divide)
+                     const std::function<void(Graph&)>& divide, bool bytes)
     : session_(session),
       engine_(engine),
       split_(split),
@@ -22,8 +22,9 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
       plan_(std::move(plan)),
       fake_quantize_(std::move(fake_quantize)),
       divide_(divide),
-      cache_(cache) {
-  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples, {.bytes = true, .fit = true});
+      cache_(cache),
+      bytes_(bytes && plan_ == nullptr && !fake_quantize_) {  // a plan knows the value that the model reads by its name
+  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples, {.bytes = bytes_, .fit = true});
   data_bytes_ = loader->buffer_bytes();
   metrics_ = metric_names(session.task(), session.recipe().metrics);
   types_ = session.all_batch_types(*loader);
@@ -116,7 +117,7 @@ std::optional<MetricValues> Evaluator::pass(Execution& execution, const std::fun
   MetricSums metrics(session_.task(), metrics_, results_);
   // On a device with memory of its own the next batch arrives beside the run. A program that is bound later may move the arena.
   const bool ahead = !engine_.backend().device().is_host() && execution.keeps_outputs() && types_.size() == 1;
-  Session::LoaderPart part{.bytes = true, .held = ahead ? 2 : 1, .fit = ranks == nullptr};
+  Session::LoaderPart part{.bytes = bytes_, .held = ahead ? 2 : 1, .fit = ranks == nullptr};
   if (ranks != nullptr) {
     part.rank = ranks->rank();
     part.ranks = ranks->size();
@@ -189,7 +190,7 @@ std::optional<MetricValues> Evaluator::pass(const std::string& average, const st
   std::vector<ReplicaPart> parts(static_cast<size_t>(own.end - own.begin));
   for (int leaf = own.begin; leaf < own.end; ++leaf) {
     ReplicaPart& part = parts[static_cast<size_t>(leaf - own.begin)];
-    part.loader = session_.loader(split_, batch_, 0, 1, limit_, {.rank = leaf, .ranks = replicas.count, .bytes = true});
+    part.loader = session_.loader(split_, batch_, 0, 1, limit_, {.rank = leaf, .ranks = replicas.count, .bytes = bytes_});
     part.metrics = std::make_unique<MetricSums>(session_.task(), metrics_, results_);
     part.metrics->begin(*part.loader);
   }

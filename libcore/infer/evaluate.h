@@ -22,11 +22,11 @@ class Evaluator {
   /// Compiles the evaluation program for batches of `batch` samples: on integers if there is a plan (loaded_plan(recipe): that of the
   /// weights), else in float. `samples`: the largest number of samples; 0: all. `fake_quantize` rewrites the fused graph
   /// (QuantizationAware::fake_quantize). `cache`: keys and values are read as a key-value cache of this kind stores them
-  /// (Session::capture_evaluation). `divide` rewrites the captured graph (passes/tensor_parallel.h); absent: nothing does. The engine must
-  /// outlive the evaluator.
+  /// (Session::capture_evaluation). `divide` rewrites the captured graph (passes/tensor_parallel.h); absent: nothing does. `bytes`: images
+  /// are bytes where the device takes them (Session::takes_bytes), unless the program is quantized. The engine must outlive the evaluator.
   Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
             int64_t samples = 0, std::function<void(Graph&)> fake_quantize = nullptr, std::optional<CacheStorage> cache = {},
-            const std::function<void(Graph&)>& divide = nullptr);
+            const std::function<void(Graph&)>& divide = nullptr, bool bytes = true);
   ~Evaluator();
 
   const Program& program() const { return *program_; }
@@ -91,6 +91,7 @@ class Evaluator {
   std::shared_ptr<const QuantizationPlan> plan_;
   std::function<void(Graph&)> fake_quantize_, divide_;
   std::optional<CacheStorage> cache_;
+  bool bytes_;                                                           // whether loaders may hold images in bytes
   std::vector<BatchTypes> types_;                                        // of all sizes of images; the first are those of `program_`
   std::map<std::pair<size_t, bool>, std::unique_ptr<Execution>> sized_;  // by number in types_, and whether parameters are averages
   std::vector<ParameterSpec> parameters_;

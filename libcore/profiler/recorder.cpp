@@ -98,11 +98,14 @@ void Recorder::take_kernels(size_t first_node) {
     launches[at] = true;
   }
   if (std::none_of(launches.begin(), launches.end(), [](bool launched) { return launched; })) return;
-  // A node that launched nothing takes no time, at the end of the one before it.
+  // A node without records, which waited for other ranks, launched nothing or lost its records, keeps the time by events.
   StepMark& mark = recording_.steps.back();
   int64_t last = mark.begin_ns;
   for (size_t n = first_node; n < nodes.size(); ++n) {
-    if (!launches[n - first_node]) nodes[n].begin_ns = nodes[n].end_ns = last;
+    if (!launches[n - first_node]) {
+      nodes[n].begin_ns = std::max(nodes[n].begin_ns, last);
+      nodes[n].end_ns = std::max(nodes[n].end_ns, nodes[n].begin_ns);
+    }
     last = nodes[n].end_ns;
   }
   mark.end_ns = std::max(mark.end_ns, last);

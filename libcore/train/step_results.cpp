@@ -44,7 +44,7 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
   const bool last = micro_batch + 1 == batch_.accumulation;
   Execution& execution = last ? update_for(stage, last_batch) : *stage.accumulate;
   const Batch* batch = last ? &last_batch : reload_ ? &reload_(firsts_[static_cast<size_t>(micro_batch)]) : nullptr;
-  const bool still_fed = last && ahead_.batch == nullptr;
+  const bool still_fed = last && ahead_.batch == nullptr && ahead_.error == nullptr;
   if (!still_fed && batch != nullptr) feed_batch(execution, *batch, step, weight_of(*batch));
   stop_with(step, loss, execution, batch);
 }

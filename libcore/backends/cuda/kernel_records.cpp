@@ -81,6 +81,12 @@ void take_record(const cupti::Record& record, Delivered& all) {
     all.records.push_back(
         {.name = copy_name(copy), .is_copy = true, .begin_ns = static_cast<int64_t>(copy.start), .end_ns = static_cast<int64_t>(copy.end)});
     all.correlations.push_back(copy.correlation);
+  } else if (record.kind == cupti::kMemset) {
+    const auto& fill = *reinterpret_cast<const cupti::FillRecord*>(memory);
+    all.records.push_back({.name = cat("fill, ", human_bytes(static_cast<double>(fill.bytes))),
+                           .begin_ns = static_cast<int64_t>(fill.start),
+                           .end_ns = static_cast<int64_t>(fill.end)});
+    all.correlations.push_back(fill.correlation);
   } else if (record.kind == cupti::kExternalCorrelation) {
     const auto& correlation = *reinterpret_cast<const cupti::CorrelationRecord*>(memory);
     if (correlation.external_kind == cupti::kCustomCorrelation)
@@ -98,7 +104,8 @@ void take_buffer(cuda::Context, uint32_t, uint8_t* buffer, size_t, size_t valid_
 }
 
 /// Calls of the driver and of the runtime carry the region, so they are recorded too.
-constexpr int kKinds[] = {cupti::kExternalCorrelation, cupti::kDriverCall, cupti::kRuntimeCall, cupti::kMemcpy, cupti::kConcurrentKernel};
+constexpr int kKinds[] = {cupti::kExternalCorrelation, cupti::kDriverCall, cupti::kRuntimeCall, cupti::kMemcpy, cupti::kMemset,
+                          cupti::kConcurrentKernel};
 
 /// "" or what went wrong.
 std::string problem_of(cupti::Result result, const char* call) {

@@ -10,6 +10,7 @@ namespace {
 // As in cupti_activity.h (tests compare them with the installed one).
 static_assert(offsetof(KernelRecord, start) == 16 && offsetof(KernelRecord, correlation) == 92 && offsetof(KernelRecord, name) == 104);
 static_assert(offsetof(CopyRecord, start) == 16 && offsetof(CopyRecord, correlation) == 44);
+static_assert(offsetof(FillRecord, start) == 16 && offsetof(FillRecord, correlation) == 44);
 static_assert(offsetof(CorrelationRecord, external) == 8 && sizeof(CorrelationRecord) == 24);
 
 constexpr uint32_t kNeededVersion = 130000;  // of CUDA 13.0

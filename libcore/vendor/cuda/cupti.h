@@ -14,7 +14,7 @@ using BufferComplete = void (*)(Context context, uint32_t stream, uint8_t* buffe
 
 inline constexpr Result kSuccess = 0, kMaxLimitReached = 12;
 /// CUpti_ActivityKind
-inline constexpr int kMemcpy = 1, kDriverCall = 4, kRuntimeCall = 5, kConcurrentKernel = 10, kExternalCorrelation = 39;
+inline constexpr int kMemcpy = 1, kMemset = 2, kDriverCall = 4, kRuntimeCall = 5, kConcurrentKernel = 10, kExternalCorrelation = 39;
 inline constexpr int kCustomCorrelation = 3;          ///< CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
 inline constexpr uint32_t kFlushForced = 1;           ///< CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 inline constexpr size_t kBufferAlignment = 8;         ///< ACTIVITY_RECORD_ALIGNMENT
@@ -43,6 +43,14 @@ struct alignas(8) KernelRecord {
 struct alignas(8) CopyRecord {
   int kind;
   uint8_t copy_kind, from_kind, to_kind, flags;
+  uint64_t bytes, start, end;
+  uint32_t device, context, stream;
+  uint32_t correlation;
+};
+/// CUpti_ActivityMemset4, until its correlation.
+struct alignas(8) FillRecord {
+  int kind;
+  uint32_t value;
   uint64_t bytes, start, end;
   uint32_t device, context, stream;
   uint32_t correlation;
