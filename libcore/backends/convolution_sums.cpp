@@ -60,6 +60,7 @@ OpDef made_from(const OpDef& op, std::string_view name, std::string_view doc) {
   def.no_gradient = kAfterDifferentiation;
   def.quantize = QuantizeRule::kFloat;
   def.integer_form = nullptr;
+  def.f8_form = nullptr;
   def.variant_of = op.name;
   def.made_by_rewrite = true;
   def.cases = {};

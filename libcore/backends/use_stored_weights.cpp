@@ -26,6 +26,7 @@ PassReport use_stored_weights(Graph& graph, const Target& target, bool round_for
     const int producer = fuser.producer(linear.inputs[1]);
     if (producer < 0 || !fuser.node(static_cast<size_t>(producer)).is("dequantize_weight")) continue;
     const Node& dequantize = fuser.node(static_cast<size_t>(producer));
+    if (graph.type(dequantize.inputs[0]).dtype == DType::kF8E4M3) continue;  // weight_only_linear has integers
     if (!is_stored(graph, dequantize) || !fuser.reason_against(linear.inputs[1]).empty()) continue;
     const auto& stored = dequantize.attrs<DequantizeWeightAttrs>();
     WeightOnlyLinearAttrs attrs;

@@ -50,7 +50,8 @@ Cost cost_of(const OpDef& op, const OpContext& context) {
   if (op.cost != nullptr) {
     cost = op.cost(context);
     const bool low = context.has(0) && (context.in(0).dtype == DType::kBF16 || context.in(0).dtype == DType::kF16);
-    if (op.precision == PrecisionRule::kLow && low) cost.dtype = DType::kBF16;  // which stands for both types of 16 bits
+    if (op.precision == PrecisionRule::kLow && low && cost.dtype == DType::kF32)
+      cost.dtype = DType::kBF16;  // which stands for both types of 16 bits
     return cost;
   }
   if (op.view()) return cost;

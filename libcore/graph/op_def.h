@@ -189,6 +189,8 @@ struct OpDef {
   void (*integer_form)(IntegerBuilder&) = nullptr;
   /// The same if activations are quantized by the range of each batch (dynamic). nullptr: none.
   void (*dynamic_form)(IntegerBuilder&) = nullptr;
+  /// The same for a layer whose weight and activations are stored in f8_e4m3, with a real result. nullptr: none.
+  void (*f8_form)(IntegerBuilder&) = nullptr;
   /// For kScale, from constant inputs in float: set(0, scale of each channel), set(1, shift of each channel).
   void (*channel_scale)(IntegerBuilder&) = nullptr;
   /// How many rows the values of input `indices` select from; nullptr: any value is legal. Runs on devices check arrays of indices when

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libcore/infer/stored_weights.h"
+#include "libcore/passes/assign_precision.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/recipe.h"
 
@@ -56,7 +57,7 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
   made.graph = std::move(model.graph);
   made.plan = std::move(plan);
   InferencePasses passes;
-  if (made.plan == nullptr) passes.precision = model.precision;  // a converted graph has its own types
+  if (made.plan == nullptr) passes.precision = model.precision;  // a converted graph has types of its own
   if (!capture.empty()) passes.capture = [&](Graph& graph) { add_captured_outputs(graph, capture); };
   passes.fake_quantize = std::move(fake_quantize);
   made.fusion = inference_passes(made.graph, passes);
@@ -71,6 +72,8 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
     if (made.plan->file.empty()) throw;
     throw misfit(error, *made.plan, fused);
   }
+  // Layers of f8 read and write the precision of the run.
+  if (made.plan->has_f8()) assign_precision(made.graph, model.precision);
   made.parameters = specs_of(made.conversion, plan_tensors(fused, *made.plan));
   return made;
 }

@@ -47,11 +47,11 @@ TensorType parse_shape(const std::string& whole, std::string text) {
   TensorType type;
   if (const size_t at = text.find('@'); at != std::string::npos) {
     const std::string dtype = text.substr(at + 1);
-    const std::array<std::pair<std::string_view, DType>, 5> dtypes{
-        {{"f32", DType::kF32}, {"i64", DType::kI64}, {"u8", DType::kU8}, {"i8", DType::kI8}, {"bool", DType::kBool}}};
-    const auto found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& item) { return item.first == dtype; });
-    if (found == dtypes.end()) bad_case(whole, cat("'", dtype, "' is not a dtype of operator cases; write f32, i64, u8, i8 or bool"));
-    type.dtype = found->second;
+    constexpr std::array kDTypes{DType::kF32, DType::kI64, DType::kU8, DType::kI8, DType::kF8E4M3, DType::kBool};
+    const auto found = std::find_if(kDTypes.begin(), kDTypes.end(), [&](DType known) { return dtype_name(known) == dtype; });
+    if (found == kDTypes.end())
+      bad_case(whole, cat("'", dtype, "' is not a dtype of operator cases; write f32, i64, u8, i8, f8_e4m3 or bool"));
+    type.dtype = *found;
     text.resize(at);
   }
   if (text == "scalar") return type;
@@ -294,6 +294,7 @@ Tensor random_input(const TensorType& type, PortKind kind) {
       case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below))); break;
       case DType::kI8: tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127); break;
       case DType::kU8: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels))); break;
+      case DType::kF8E4M3: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(127)); break;  // 127 is NaN
       default: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(2)); break;
     }
   }

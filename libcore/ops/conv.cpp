@@ -4,6 +4,7 @@
 
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
+#include "libcore/ops/f8.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -250,6 +251,7 @@ const OpDef& conv2d_op() {
     op.quantize = QuantizeRule::kProduct;
     op.definition = definition::conv2d;
     op.integer_form = conv2d_on_integers;
+    op.f8_form = conv2d_on_f8;
     op.cases = {"conv2d:mb16ic64ih56oc64kh3", "conv2d:mb16ic256ih14oc1024kh1", "conv2d:mb32ic96ih56oc96kh3sh2g96"};
     op.letters = CaseLetters::kConvolution;
     return op;

@@ -44,6 +44,7 @@ OpDef rows_def(OpDef op, std::string_view name, std::string_view doc) {
   op.no_gradient = "it is for predictions; training computes all rows";
   op.quantize = QuantizeRule::kFloat;
   op.integer_form = nullptr;
+  op.f8_form = nullptr;
   op.precision = PrecisionRule::kKeepF32;
   op.may_reuse = {};
   op.letters = CaseLetters::kNone;

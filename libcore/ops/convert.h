@@ -12,7 +12,8 @@
 
 namespace galley {
 
-inline constexpr std::array<std::string_view, 10> kDTypeNames{"f32", "f64", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"};
+inline constexpr std::array<std::string_view, 11> kDTypeNames{"f32", "f64", "f16", "bf16", "i64",    "i32",
+                                                              "i16", "i8",  "u8",  "bool", "f8_e4m3"};
 
 struct CastAttrs : OptionsOf<CastAttrs> {
   DType dtype = DType::kF32;
@@ -40,7 +41,8 @@ const OpDef& reduce_precision_op();
 const OpDef& reorder_op();
 const OpDef& full_op();
 
-/// The same values in another dtype (round to nearest even; to integers: toward zero, as in PyTorch). x itself if it has that dtype.
+/// The same values in another dtype (round to nearest even; to integers: toward zero, as in PyTorch; to f8_e4m3: +-448 beyond it). x itself
+/// if it has that dtype.
 Value cast(Value x, DType dtype);
 /// Each value rounded to the nearest value of a floating dtype, stored in the dtype of x: for computations that are defined in that dtype.
 /// The gradient is that of the identity. x itself if it has that dtype.

@@ -1,6 +1,6 @@
 #pragma once
-// IntegerBuilder: the argument of an operator's integer form (OpDef::integer_form, dynamic_form, channel_scale). It holds a node of the
-// float graph, and the values of its inputs in the quantized graph, into which the form emits operators on integers.
+// IntegerBuilder: the argument of an operator's integer form (OpDef::integer_form, dynamic_form, f8_form, channel_scale). It holds a node
+// of the float graph, and the values of its inputs in the quantized graph, into which the form emits operators on integers.
 // passes/convert_quantized.cpp makes one builder for each node.
 
 #include <utility>
@@ -11,9 +11,9 @@
 
 namespace galley {
 
-/// A weight as it is stored: integers with zero point 0.
+/// A weight as it is stored: integers with zero point 0, or f8_e4m3.
 struct IntegerWeight {
-  Value values;          // i8, of the weight's shape; of kScale [C,1,1,1]
+  Value values;          // i8 or f8_e4m3, of the weight's shape; of kScale [C,1,1,1]
   Value scale;           // f32 [O]
   bool reduced = false;  // the sum of two products fits 16 bits: |w| <= 64, or activations in 0..127
 };
@@ -44,7 +44,7 @@ class IntegerBuilder {
   size_t inputs() const { return node_.inputs.size(); }
   /// Input i: integers with the map `map(i)`, or real values. Absent if the node has none, and for weights and biases of layers.
   Value in(size_t i) const { return i < operands_.inputs.size() ? operands_.inputs[i] : Value(); }
-  /// Scale and zero point of input i, which holds integers.
+  /// Scale and zero point of input i, which holds integers; for f8_form the scale of x, which is real.
   const QuantParams& map(size_t i) const {
     GALLEY_ASSERT(i < operands_.maps.size() && operands_.maps[i] != nullptr, node_.op->name, ": input ", i, " has no map");
     return *operands_.maps[i];

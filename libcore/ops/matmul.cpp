@@ -2,6 +2,7 @@
 
 #include "libcore/ops/convert.h"
 #include "libcore/ops/definitions.h"
+#include "libcore/ops/f8.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -137,6 +138,7 @@ const OpDef& linear_op() {
                          .definition = definition::linear,
                          .integer_form = linear_on_integers,
                          .dynamic_form = linear_by_batch,
+                         .f8_form = linear_on_f8,
                          .cases = {"linear:mb16ic2048oc1000"},
                          .letters = CaseLetters::kMatrix};
   return def;

@@ -43,7 +43,8 @@ std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
   const auto& a = c.attrs<DequantizeWeightAttrs>();
   const TensorType &w = c.in(0), &scale = c.in(1);
   GALLEY_CHECK(a.bits == 8 || a.bits == 4, "bits must be 8 or 4, not ", a.bits);
-  const DType stored = a.bits == 8 ? DType::kI8 : DType::kU8;
+  const bool f8 = a.bits == 8 && w.dtype == DType::kF8E4M3;
+  const DType stored = f8 ? w.dtype : a.bits == 8 ? DType::kI8 : DType::kU8;
   GALLEY_CHECK(w.dtype == stored && w.shape.rank() >= 1, "a weight of ", a.bits, " bits must be ", stored, " [O,...], not ", w);
   TensorType y;
   y.shape = w.shape;
@@ -58,6 +59,7 @@ std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
   Shape expected{outputs};
   if (a.group_size > 0) expected.push_back((y.shape.elements() / std::max<int64_t>(1, outputs) + a.group_size - 1) / a.group_size);
   GALLEY_CHECK(scale.dtype == DType::kF32 && scale.shape == expected, "scale must be f32 ", expected, ", not ", scale);
+  GALLEY_CHECK(!f8 || (!c.has(2) && a.group_size == 0), "weights in f8_e4m3 have neither zero points nor groups");
   if (c.has(2))
     GALLEY_CHECK(c.in(2).dtype == DType::kI8 && c.in(2).shape == expected, "zero_point must be i8 ", expected, ", not ", c.in(2));
   return {y};
@@ -129,18 +131,19 @@ const OpDef& lookup_op() {
   return def;
 }
 const OpDef& dequantize_weight_op() {
-  static const OpDef def{.name = "dequantize_weight",
-                         .doc = "a weight from integers of 8 or 4 bits, a scale for each output channel or group of its weights",
-                         .inputs = {Port::weight("weight"), Port::statistics("scale"), Port::statistics("zero_point?")},
-                         .outputs = {Port::weight("y")},
-                         .make_attrs = make_options<DequantizeWeightAttrs>,
-                         .infer = infer_dequantize_weight,
-                         .no_gradient = kNoGradient,
-                         .cost = elementwise_cost<2>,
-                         .layout = {FormatRule::kExplicit},  // the output is a weight, so it is never channels_last
-                         .precision = PrecisionRule::kKeepF32,
-                         .definition = definition::dequantize_weight,
-                         .cases = {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}};
+  static const OpDef def{
+      .name = "dequantize_weight",
+      .doc = "a weight from integers of 8 or 4 bits, or from f8_e4m3, a scale for each output channel or group of its weights",
+      .inputs = {Port::weight("weight"), Port::statistics("scale"), Port::statistics("zero_point?")},
+      .outputs = {Port::weight("y")},
+      .make_attrs = make_options<DequantizeWeightAttrs>,
+      .infer = infer_dequantize_weight,
+      .no_gradient = kNoGradient,
+      .cost = elementwise_cost<2>,
+      .layout = {FormatRule::kExplicit},  // the output is a weight, so it is never channels_last
+      .precision = PrecisionRule::kKeepF32,
+      .definition = definition::dequantize_weight,
+      .cases = {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}};
   return def;
 }
 

@@ -51,8 +51,8 @@ Value dequantize(Value q, const QuantParams& params);
 Value lookup(Value q, const LookupAttrs& attrs);
 /// The same values with another scale and zero point (a lookup; q itself if both maps are equal).
 Value requantize(Value q, const QuantParams& from, const QuantParams& to);
-/// weight i8 [O,...] (or u8, packed: bits 4), scale f32 [O] or [O,G], zero_point i8 of scale's shape or absent (0)
-/// -> f32 [O,...] = scale * (q - zero_point), G = ceil(I*kh*kw / group_size).
+/// weight i8 or f8_e4m3 [O,...] (or u8, packed: bits 4), scale f32 [O] or [O,G], zero_point i8 of scale's shape or absent (0)
+/// -> f32 [O,...] = scale * (q - zero_point), G = ceil(I*kh*kw / group_size). f8_e4m3: neither zero points nor groups.
 Value dequantize_weight(Value weight, Value scale, Value zero_point, const DequantizeWeightAttrs& attrs = {});
 
 /// to(f(from(q))) for the 256 integers of from.dtype, with one rounding.

@@ -28,7 +28,7 @@ void ensure_ops_registered() {
                                 quantize_ops,      quantized_ops,
                                 fake_quantize_ops, collective_ops,
                                 orthonormal_ops,   extents_ops,
-                                pixel_ops}) {
+                                pixel_ops,         f8_ops}) {
       for (const OpDef* op : family()) table.push_back(op);
     }
     register_ops(table);

@@ -42,6 +42,7 @@ OpTable flow_ops();
 OpTable update_ops();
 OpTable quantize_ops();
 OpTable quantized_ops();
+OpTable f8_ops();
 OpTable fake_quantize_ops();
 
 }  // namespace galley

@@ -66,11 +66,17 @@ class Recaster {
     switch (node.op->precision) {
       case PrecisionRule::kLow: {
         const bool vector = graph_.type(node.inputs[i]).shape.rank() < 2;
-        return kind == PortKind::kStatistics ? vector && policy_.biases : !vector;
+        return kind == PortKind::kStatistics ? vector && policy_.biases && !stores_weight(node) : !vector;
       }
       case PrecisionRule::kActivations: return kind == PortKind::kActivation;
       default: return true;
     }
+  }
+
+  /// Is a weight of the product stored in another form, whose scales, and bias, are f32?
+  bool stores_weight(const Node& node) const {
+    const std::vector<size_t> weights = inputs_of(node, PortKind::kWeight);
+    return std::any_of(weights.begin(), weights.end(), [&](size_t i) { return !is_floating(graph_.type(node.inputs[i]).dtype); });
   }
 
   Graph& graph_;

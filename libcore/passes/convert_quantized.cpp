@@ -17,11 +17,12 @@ namespace {
 
 bool computes_integers(QuantMethod method) { return method == QuantMethod::kStatic || method == QuantMethod::kQat; }
 
-/// Selects the layers that the plan keeps in float. A layer that the plan does not contain is a batch norm between real values.
+/// Selects the layers that read real values: those that the plan keeps in float, and those of f8_e4m3. A layer that the plan does not
+/// contain is a batch norm between real values.
 std::function<bool(const std::string&)> float_layers(const QuantizationPlan& plan) {
   return [&plan](const std::string& name) {
     const LayerPlan* layer = plan.find(name);
-    return !computes_integers(plan.method) || layer == nullptr || !layer->float_reason.empty();
+    return !computes_integers(plan.method) || layer == nullptr || layer->f8 || !layer->float_reason.empty();
   };
 }
 
@@ -79,7 +80,9 @@ class Converter {
       } else if (domain_.integer(n)) {
         add_integer(n);
       } else if (const LayerPlan* layer = layer_of(n); layer != nullptr) {
-        layer->float_reason.empty() ? add_stored_layer(node, {layer}) : add_float_layer(node, *layer);
+        layer->f8                     ? add_f8_layer(node, *layer)
+        : layer->float_reason.empty() ? add_stored_layer(node, {layer})
+                                      : add_float_layer(node, *layer);
       } else if (const std::vector<const LayerPlan*> layers = recurrent_layers(n); !layers.empty()) {
         add_stored_layer(node, layers);
       } else {
@@ -287,10 +290,11 @@ class Converter {
         scales.push_back((stored.elements() / std::max<int64_t>(1, stored[0]) + layer.group_size - 1) / layer.group_size);
       if (layer.bits == 4) stored[-1] = (stored[-1] + 1) / 2;
       IntegerWeight& weight = w.weights.emplace_back();
-      weight.values = declare(layer, layer.weight(), array(layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
+      weight.values = declare(layer, layer.weight(), array(layer.f8 ? DType::kF8E4M3 : layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
       weight.scale = declare(layer, layer.weight_scale(), array(DType::kF32, scales));
       weight.reduced = layer.reduced;
       w.zero_points.emplace_back();
+      if (layer.f8) continue;
       // Zero points of symmetric weights are 0, and products of integers have no use for them.
       if (reads_zero_point && layer.scheme.find("symmetric") == std::string::npos) {
         w.zero_points.back() = declare(layer, layer.weight_zero_point(), array(DType::kI8, scales));
@@ -336,6 +340,25 @@ class Converter {
     operands.bias = w.bias;
     IntegerBuilder builder(old_, node, std::move(operands));
     node.op->dynamic_form(builder);
+    set_real(node, builder.results());
+  }
+
+  /// Adds a layer of f8_e4m3, from and to real values.
+  void add_f8_layer(const Node& node, const LayerPlan& layer) {
+    GALLEY_CHECK_INPUT(node.op->f8_form != nullptr && plan_.method == QuantMethod::kStatic, "the quantization plan has the layer '",
+                       layer.name, "' in f8_e4m3, but ", method_name(plan_.method), " does not support this layer");
+    IntegerBuilder::Operands operands;
+    operands.inputs.resize(node.inputs.size());
+    operands.maps.resize(node.inputs.size());
+    for (size_t i : inputs_of(node, PortKind::kActivation)) operands.inputs[i] = new_.at(real(node.inputs[i], &node));
+    const QuantParams x{.scale = layer.input_scale};
+    operands.maps[0] = &x;
+    const Weights w = declare_weights(node, {&layer}, false);
+    describe(layer, cat(layer.name, ".input_scale"), array(DType::kF32, {}));
+    operands.weights = w.weights;
+    operands.bias = w.bias;
+    IntegerBuilder builder(old_, node, std::move(operands));
+    node.op->f8_form(builder);
     set_real(node, builder.results());
   }
 
@@ -446,6 +469,9 @@ std::map<std::string, double> plan_tensors(const Graph& fused, const Quantizatio
     values[prefix + "_scale"] = params.scale;
     values[prefix + "_zero_point"] = static_cast<double>(params.zero_point);
   };
+  for (const LayerPlan& layer : plan.layers) {
+    if (layer.f8) values[layer.name + ".input_scale"] = layer.input_scale;
+  }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     if (domain.layer(n).empty() || !domain.integer(n)) continue;

@@ -19,10 +19,19 @@ constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);
 
 bool computes_integers(QuantMethod method) { return method == QuantMethod::kStatic || method == QuantMethod::kQat; }
 
+/// Is the layer one of f8_e4m3? A batch norm that is not folded has integers.
+bool is_f8(const Node& node, const LayerScheme& scheme) {
+  return scheme.weights.dtype == QuantDType::kF8E4M3 && node.op->quantize != QuantizeRule::kScale;
+}
+
 /// The reason why no kernel supports the layer with that scheme, or "".
 std::string without_kernel(const Graph& graph, const Node& node, const LayerScheme& scheme, QuantMethod method) {
   const QuantizeRule rule = node.op->quantize;
   if (rule == QuantizeRule::kRecurrent && computes_integers(method)) return "recurrent layers need the method dynamic or weight_only";
+  if (is_f8(node, scheme)) {
+    if (method != QuantMethod::kStatic) return "f8_e4m3 weights need the method static";
+    return node.op->f8_form != nullptr ? "" : cat("f8_e4m3 does not support ", node.op->name);
+  }
   if (rule == QuantizeRule::kScale) return computes_integers(method) ? "" : "a batch norm has no weights to store";
   if (method == QuantMethod::kWeightOnly) return "";
   const WeightScheme& w = scheme.weights;
@@ -35,6 +44,20 @@ std::string without_kernel(const Graph& graph, const Node& node, const LayerSche
   const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
   if (products > kMostProducts) return cat("sums of ", products, " products may exceed 32 bits");
   return "";
+}
+
+/// The layers that stay in float or run on f8_e4m3, both on real values: they are no part of the integer domain.
+std::set<std::string> real_layers(const Graph& graph, const QuantizeConfig& config,
+                                  const std::map<std::string, std::string>& float_reasons) {
+  std::set<std::string> layers;
+  const IntegerDomain names(graph, [](const std::string&) { return true; });
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    for (const std::string& layer : names.layers(n)) {
+      const Node& node = graph.nodes()[n];
+      if (float_reasons.contains(layer) || is_f8(node, config.of(names.name(node.outputs[0])))) layers.insert(layer);
+    }
+  }
+  return layers;
 }
 
 /// Chooses quantization parameters for each value, and shares those of concats with their inputs.
@@ -112,10 +135,17 @@ Graph live_part(const Graph& fused) {
   return graph;
 }
 
+/// The scale of x, which the scheme of x's own value observes.
+void plan_f8(LayerPlan& layer, const LayerScheme& scheme, const QuantizeConfig& config, const IntegerDomain& domain, ValueId x,
+             const Calibration& calibration) {
+  const ObserverSpec& observer = config.of(domain.name(x)).activations.observer;
+  layer.input_scale = static_cast<double>(choose_f8_scale(calibration.at(domain.name(domain.watched(x))), observer));
+  layer.scheme = cat(scheme.weights.str(), ", f8_e4m3 symmetric (", observer.str(), "), f32 result");
+}
+
 std::string refusal(const std::vector<LayerPlan>& without) {
   constexpr size_t kShown = 8;
-  std::string text =
-      cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no integer kernel for the requested scheme");
+  std::string text = cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no kernel for the requested scheme");
   for (size_t i = 0; i < std::min(kShown, without.size()); ++i)
     text += cat("\n  ", without[i].name, " (", without[i].type, "): ", without[i].float_reason);
   if (without.size() > kShown) text += cat("\n  and ", without.size() - kShown, " more");
@@ -145,10 +175,18 @@ int64_t QuantizationPlan::quantized_layers() const {
   return std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty(); });
 }
 
+bool QuantizationPlan::has_f8() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.f8; });
+}
+
 std::string QuantizationPlan::dtype() const {
-  const int64_t nibbles =
-      std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty() && layer.bits == 4; });
-  return nibbles == 0 ? "int8" : nibbles == quantized_layers() ? "int4" : "int8 and int4";
+  std::set<QuantDType> types;
+  for (const LayerPlan& layer : layers) {
+    if (layer.float_reason.empty()) types.insert(layer.f8 ? QuantDType::kF8E4M3 : layer.bits == 4 ? QuantDType::kInt4 : QuantDType::kInt8);
+  }
+  std::string text;
+  for (const QuantDType type : types) text += cat(text.empty() ? "" : " and ", kQuantDTypeNames[static_cast<size_t>(type)]);
+  return text.empty() ? "int8" : text;
 }
 
 std::string QuantizationPlan::str() const {
@@ -216,7 +254,8 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
   plan.method = config.method;
 
   const std::map<std::string, std::string> float_reasons = layers_in_float(graph, config);
-  const IntegerDomain domain(graph, [&](const std::string& layer) { return !integers || float_reasons.count(layer) > 0; });
+  const std::set<std::string> real = real_layers(graph, config, float_reasons);
+  const IntegerDomain domain(graph, [&](const std::string& layer) { return !integers || real.contains(layer); });
   std::optional<MapChooser> maps;
   if (integers) {
     maps.emplace(graph, domain, config, *calibration);
@@ -238,6 +277,12 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
       } else {
         const LayerScheme& scheme = config.of(domain.name(node.outputs[0]));
         const bool scale = domain.rule(n) == QuantizeRule::kScale;
+        layer.f8 = is_f8(node, scheme);
+        if (layer.f8) {
+          plan_f8(layer, scheme, config, domain, node.inputs[0], *calibration);
+          plan.layers.push_back(std::move(layer));
+          continue;
+        }
         layer.bits = !scale && scheme.weights.dtype == QuantDType::kInt4 ? 4 : 8;
         layer.group_size = scale ? 0 : scheme.weights.group_size;
         layer.reduced = scheme.weights.reduce_range && layer.bits == 8;

@@ -22,6 +22,8 @@ struct LayerPlan {
   std::string scheme;  // for reports: "int8 per channel symmetric, uint8 affine (mse)"; "float"
   std::string float_reason;  // "": quantized; else "override", "goal", "no kernel: ..."
   int64_t bits = 8;          // 8, or 4: two per byte
+  bool f8 = false;           // the weight is f8_e4m3, and x is rounded to it with input_scale; else integers
+  double input_scale = 0;    // f8: a float32 value
   int64_t group_size = 0;    // weights that share a scale; 0: an output channel
   bool reduced = false;      // |w| <= 64: the sum of two products with 8-bit activations fits 16 bits
   /// Names of its tensors: "conv1.weight" with "conv1.weight_scale"; "rnn.weight_hh_l0" and "rnn.weight_hh_l0_scale".
@@ -44,9 +46,11 @@ struct QuantizationPlan {
 
   /// nullptr if there is no such layer.
   const LayerPlan* find(std::string_view name) const;
-  /// The number of layers that run on integers (weight_only: are stored as integers).
+  /// The number of layers that run on integers or f8_e4m3 (weight_only: are stored as integers).
   int64_t quantized_layers() const;
-  /// "int8", "int4", or "int8 and int4": of the layers that are quantized.
+  /// Does a layer run on f8_e4m3?
+  bool has_f8() const;
+  /// "int8", "int8 and int4", "f8_e4m3": of the layers that are quantized.
   std::string dtype() const;
   /// "static: 53 of 54 layers in int8"
   std::string str() const;

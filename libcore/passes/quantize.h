@@ -34,6 +34,8 @@ std::map<std::string, TableLayer> table_layers(const Graph& fused);
 /// quant_names of layers' results. Throws (kInput) for a value without statistics and, with fallback kError,
 /// (kRecipe) if the scheme of a layer has no kernel; it names all such layers.
 ///
+/// Layers with weights of f8_e4m3 round their input by a scale of its own and have a real result.
+///
 /// Operators that run on integers (static): convolutions and linear layers by their schemes; others if they have an integer form, read at
 /// least one integer value, and an operator on integers reads their result. So every quantized value has a reader, and results stay
 /// integers from layer to layer. Inputs of a concat take the scale of its result unless they would lose more than two bits.
@@ -60,9 +62,10 @@ struct ConvertReport {
   std::vector<QuantizedTensor> tensors;
 };
 
-/// Rewrites the graph. Tensors of a layer L: L.weight (i8; 4 bits: u8, packed), L.weight_scale, L.weight_zero_point, L.bias, and of a layer
-/// left in float L.weight and L.bias with the batch norm folded in; L.input_scale, L.input_zero_point, L.output_scale, L.output_zero_point
-/// repeat the scales and zero points of the plan. Throws (kInput) if the plan does not fit this graph.
+/// Rewrites the graph. Tensors of a layer L: L.weight (i8; 4 bits: u8, packed), L.weight_scale, L.weight_zero_point, L.bias; of f8_e4m3
+/// L.weight, L.weight_scale, L.bias and L.input_scale; and of a layer left in float L.weight and L.bias with the batch norm folded in;
+/// L.input_scale, L.input_zero_point, L.output_scale, L.output_zero_point repeat the scales and zero points of the plan. Throws (kInput) if
+/// the plan does not fit this graph.
 ConvertReport convert_quantized(Graph& fused, const QuantizationPlan& plan);
 
 /// How conversion gets weights from the parameters of the float model: a graph that reads parameters and buffers only, with outputs

@@ -44,20 +44,21 @@ struct ObserverSpec {
 };
 
 struct WeightScheme {
-  QuantDType dtype = QuantDType::kInt8;  ///< int8 or int4.
+  QuantDType dtype = QuantDType::kInt8;  ///< int8, int4 or f8_e4m3.
   bool per_channel = true;               ///< One scale for each slice along dimension 0.
   bool symmetric = true;                 ///< Zero point 0.
   ObserverSpec observer;                 ///< min_max, percentile or mse.
   int64_t group_size = 0;     ///< One scale per group of this number of consecutive values of a slice (weight_only); 0: no groups.
   bool reduce_range = false;  ///< Use -64..64, so that the sum of two products with 8-bit activations fits in 16 bits.
-  /// Symmetric int8 -127..127, so that the largest weight is represented exactly; affine int8 -128..127; int4 -8..7; reduced int8 -64..64.
+  /// Of integers. Symmetric int8 -127..127, so that the largest weight is represented exactly; affine int8 -128..127; int4 -8..7; reduced
+  /// int8 -64..64.
   QuantRange range() const;
   /// "int8 per channel symmetric", "int4 affine, groups of 32"
   std::string str() const;
 };
 
 struct ActivationScheme {
-  QuantDType dtype = QuantDType::kUint8;  ///< uint8 or int8.
+  QuantDType dtype = QuantDType::kUint8;  ///< uint8 or int8. The input of a layer with f8 weights is f8_e4m3, symmetric.
   bool symmetric = false;                 ///< Zero point 0 (int8) or 128 (uint8).
   ObserverSpec observer{.type = ObserverType::kAuto};
   bool reduce_range = false;  ///< 7 bits: 0..127, int8 -64..64.

@@ -297,6 +297,19 @@ ObservedRange observe(const RangeStatistics& statistics, const ActivationScheme&
   return best;
 }
 
+bool observes_f8(ObserverType type) {
+  return type == ObserverType::kMinMax || type == ObserverType::kMovingAverage || type == ObserverType::kPercentile ||
+         type == ObserverType::kAuto;
+}
+
+float choose_f8_scale(const RangeStatistics& statistics, const ObserverSpec& observer) {
+  if (statistics.empty()) fail(ErrorCode::kNumeric, "the observed value has no data");
+  if (!observes_f8(observer.type))
+    fail(ErrorCode::kRecipe, "the observer ", observer.str(), " looks for the error of integers, not of f8_e4m3");
+  const Range range = range_of(observer.type, statistics, Bins(statistics.histogram()), {.symmetric = true, .observer = observer});
+  return f8_scale(std::max(std::abs(range.min), std::abs(range.max)));
+}
+
 double histogram_mse(const Histogram& histogram, const QuantParams& params) {
   const Bins bins(histogram);
   return bins.total > 0 ? square_error(bins, params) / bins.total : 0;

@@ -114,6 +114,12 @@ inline QuantParams choose_params(const RangeStatistics& statistics, const Activa
   return observe(statistics, scheme).params;
 }
 
+/// The scale of f8_e4m3 by min_max, moving_average or percentile; auto is min_max: f8 keeps its relative error over 2^15, so that a
+/// narrower range gains nothing. Throws Error (kNumeric) if the statistics are empty, (kRecipe) for other observers.
+float choose_f8_scale(const RangeStatistics& statistics, const ObserverSpec& observer);
+/// Does choose_f8_scale accept the observer?
+bool observes_f8(ObserverType type);
+
 /// Mean squared error and SQNR of the histogram's values with these parameters; values are uniform within a bin, zeros are exact.
 double histogram_mse(const Histogram& histogram, const QuantParams& params);
 double histogram_sqnr_db(const Histogram& histogram, const QuantParams& params);

@@ -69,6 +69,35 @@ QuantParams choose(Values values, const WeightScheme& scheme) {
   }
 }
 
+float f8_scale_of(Values values, const ObserverSpec& observer) {
+  if (observer.type == ObserverType::kMinMax) {
+    const Extent extent = scan_extent(values.data(), static_cast<int64_t>(values.size()));
+    return f8_scale(static_cast<double>(std::max(std::abs(extent.min), std::abs(extent.max))));
+  }
+  std::vector<float> sizes(values.begin(), values.end());
+  for (float& x : sizes) x = std::abs(x);
+  return f8_scale(static_cast<double>(percentile_of(sizes, observer.percentile)));
+}
+
+QuantizedWeight quantize_to_f8(const Tensor& weight, const WeightScheme& scheme, std::string_view name) {
+  GALLEY_CHECK(scheme.symmetric && scheme.group_size == 0, "f8_e4m3 weights need a symmetric scheme without groups");
+  GALLEY_CHECK(scheme.observer.type != ObserverType::kMse, "the observer mse looks for the error of integers, not of f8_e4m3: weight ",
+               name);
+  const Shape& shape = weight.shape();
+  QuantizedWeight result{.values = Tensor(DType::kF8E4M3, shape), .scale = Tensor(DType::kF32, Shape{shape[0]}), .shape = shape};
+  const int64_t each = weight.elements() / shape[0];
+  const auto* x = weight.data_as<float>();
+  const float common = scheme.per_channel ? 0 : f8_scale_of(Values(x, static_cast<size_t>(weight.elements())), scheme.observer);
+  parallel_for(shape[0], std::max<int64_t>(1, 16384 / each), [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      const float scale = scheme.per_channel ? f8_scale_of(Values(x + o * each, static_cast<size_t>(each)), scheme.observer) : common;
+      result.scale.data_as<float>()[o] = scale;
+      for (int64_t i = o * each; i < (o + 1) * each; ++i) result.values.data_as<uint8_t>()[i] = f8_from_float(x[i] / scale);
+    }
+  });
+  return result;
+}
+
 }  // namespace
 
 QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme, std::string_view name, const Tensor* bounds) {
@@ -78,7 +107,7 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   const ObserverType observer = scheme.observer.type;
   GALLEY_CHECK(observer == ObserverType::kMinMax || observer == ObserverType::kPercentile || observer == ObserverType::kMse,
                "the observer of weights must be min_max, percentile or mse, not ", observer_name(observer));
-  GALLEY_CHECK(scheme.dtype != QuantDType::kUint8, "weights must be int8 or int4, not uint8");
+  GALLEY_CHECK(scheme.dtype != QuantDType::kUint8, "weights must be int8, int4 or f8_e4m3, not uint8");
   GALLEY_CHECK(scheme.group_size == 0 || scheme.per_channel, "group_size requires a scheme per channel, because groups divide channels");
   const int64_t outputs = shape[0], each = weight.elements() / outputs;
   const int64_t group = scheme.group_size > 0 ? std::min(scheme.group_size, each) : each;
@@ -87,6 +116,10 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   const Extent extent = scan_extent(x, weight.elements());
   if (!std::isfinite(extent.min) || !std::isfinite(extent.max))
     fail(ErrorCode::kNumeric, "the weight ", name, " has values that are not finite");
+  if (scheme.dtype == QuantDType::kF8E4M3) {
+    GALLEY_CHECK(bounds == nullptr, "the trained bounds of ", name, " are those of integers, but its scheme is f8_e4m3");
+    return quantize_to_f8(weight, scheme, name);
+  }
 
   QuantizedWeight result{.shape = shape, .bits = scheme.dtype == QuantDType::kInt4 ? 4 : 8, .group_size = scheme.group_size};
   result.values = Tensor(DType::kI8, shape);
@@ -125,6 +158,12 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
 }
 
 Tensor dequantize_weight(const QuantizedWeight& weight) {
+  if (weight.values.dtype() == DType::kF8E4M3) {
+    Tensor real = weight.values.to(DType::kF32);
+    const int64_t each = real.elements() / weight.shape[0];
+    for (int64_t i = 0; i < real.elements(); ++i) real.data_as<float>()[i] *= weight.scale.data_as<float>()[i / each];
+    return real;
+  }
   const Tensor values = weight.bits == 4 ? unpack_int4(weight.values, weight.shape) : weight.values;
   Tensor result(DType::kF32, weight.shape);
   const int64_t outputs = weight.shape[0], each = values.elements() / outputs, groups = weight.scale.elements() / outputs;

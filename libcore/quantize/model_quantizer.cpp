@@ -21,7 +21,7 @@ Tensor scalar_tensor(const TensorType& type, double value) {
 
 std::span<const float> floats(const Tensor& tensor) { return {tensor.data_as<float>(), static_cast<size_t>(tensor.elements())}; }
 
-/// A scheme with the integer format of the plan and the observer of the config.
+/// A scheme with the format of the plan and the observer of the config.
 WeightScheme scheme_of(const LayerPlan& layer, const WeightScheme& wanted) {
   WeightScheme scheme = wanted;
   const QuantizeRule rule = layer_rule(layer.type);
@@ -79,7 +79,7 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
       if (wanted_tensors.contains(layer.weight())) {
         model.tensors[layer.weight()] = q.values;
         model.tensors[layer.weight_scale()] = q.scale;
-        model.tensors[layer.weight_zero_point()] = q.zero_point;
+        if (!layer.f8) model.tensors[layer.weight_zero_point()] = q.zero_point;
       }
     }
     model.layers.push_back(std::move(result));

@@ -47,7 +47,7 @@ struct MeasuredLayer {
 MeasuredLayer measured(const QuantizationResult& result, const LayerPlan& plan, const MachineLimits& limits) {
   const QuantizationTimes& times = result.times.front().second;
   const LayerTime &before = time_of(times.real, plan.name), &after = time_of(times.quantized, plan.name);
-  const bool integers = plan.float_reason.empty() && plan.scheme.find(',') != std::string::npos;
+  const bool integers = plan.float_reason.empty() && !plan.f8 && plan.scheme.find(',') != std::string::npos;
   return {before, after, predicted_s(before, limits, 1), predicted_s(after, limits, integers ? integer_rate(limits, plan.reduced) : 1)};
 }
 

@@ -82,13 +82,15 @@ class Search {
   /// The observers with the smallest loss.
   TrialSetting best_observers(const SearchTrial& first) {
     TrialSetting base;
+    const std::shared_ptr<const QuantizationPlan> plan = trials_.quantize({}).plan;
+    if (plan->has_f8()) return base;  // the observers below look for the error of integers
     double least = first.drop;
     const auto keep = [&](const TrialSetting& setting) {
       if (over()) return;
       const SearchTrial trial = attempt(setting);
       if (trial.drop < least) least = trial.drop, base = setting;
     };
-    if (quantizes_activations()) {
+    if (!plan->values.empty()) {
       for (ObserverType type : {ObserverType::kMse, ObserverType::kEntropy, ObserverType::kHistogram, ObserverType::kMinMax}) {
         TrialSetting setting;
         setting.activations = type;
@@ -100,8 +102,6 @@ class Search {
     keep(setting);
     return base;
   }
-
-  bool quantizes_activations() const { return !trials_.quantize({}).plan->values.empty(); }
 
   /// Leaves layers in float until the goal is met, then tries to quantize as many of them as possible.
   void leave_in_float(TrialSetting base) {

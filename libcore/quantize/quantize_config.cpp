@@ -28,8 +28,8 @@ LayerScheme scheme_of(const QuantizeWeightsSection& weights, const QuantizeActiv
   if (method == QuantMethod::kQat && scheme.activations.observer.type == ObserverType::kAuto)
     scheme.activations.observer = {.type = ObserverType::kMovingAverage};
   // Integer products are not computed with weights that are only stored.
-  scheme.weights.reduce_range =
-      saturation == SaturationRule::kReduce && !scheme.activations.reduce_range && method != QuantMethod::kWeightOnly;
+  scheme.weights.reduce_range = saturation == SaturationRule::kReduce && !scheme.activations.reduce_range &&
+                                method != QuantMethod::kWeightOnly && weights.dtype != QuantDType::kF8E4M3;
   return scheme;
 }
 

@@ -1,8 +1,10 @@
 #include "libcore/recipe/quantize_section.h"
 
 #include <array>
+#include <set>
 
 #include "libcore/base/error.h"
+#include "libcore/quant/observers.h"
 #include "libcore/recipe/optional_choice.h"
 
 namespace galley {
@@ -17,11 +19,13 @@ constexpr std::array<std::string_view, 2> kKeeps{"float", "integer"};
 constexpr std::array<std::string_view, 2> kObjectives{"latency", "size"};
 constexpr std::array<std::string_view, 3> kEmbeddings{"auto", "int8", "float"};
 
-constexpr std::string_view kDTypeOfWeights = "type of stored weights: int8, or int4 with two values per byte (weight_only)";
+constexpr std::string_view kDTypeOfWeights =
+    "type of stored weights: int8; int4 with two values per byte (weight_only); f8_e4m3, to which inputs of these layers are rounded too "
+    "(static; for GPUs of compute capability 8.9 or later, on a CPU it saves memory alone)";
 constexpr std::string_view kSchemeOfWeights = "one scale per output channel or per tensor; symmetric: zero point 0; affine: any zero point";
 constexpr std::string_view kObserverOfWeights = "how the range is determined: min_max, percentile or mse";
 constexpr std::string_view kGroupOfWeights = "number of weights of a channel that share a scale (weight_only); null: the whole channel";
-constexpr std::string_view kDTypeOfActivations = "type of activations: uint8 or int8";
+constexpr std::string_view kDTypeOfActivations = "type of activations: uint8 or int8; inputs of layers with f8_e4m3 weights are f8_e4m3";
 constexpr std::string_view kSchemeOfActivations = "symmetric: range centered at 0; affine: any range";
 constexpr std::string_view kObserverOfActivations =
     "how the range is determined: a name, or {type: percentile, value: 99.99%}; auto: for each tensor, the observer with the best SQNR";
@@ -148,23 +152,54 @@ void QuantizeSection::options(OptionVisitor& v) {
   v.section({.name = "qat", .doc = "quantization-aware training"}, qat);
 }
 
-void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors) {
-  const auto complain = [&](const std::string& key, const std::string& message, const std::string& remedy) {
+namespace {
+
+/// Checks keys that depend on each other.
+class QuantizeCheck {
+ public:
+  QuantizeCheck(const QuantizeSection& quantize, std::vector<Error>& errors) : quantize_(quantize), errors_(errors) {
+    types_.insert(quantize.weights.dtype);
+    for (size_t i = 0; i < quantize.overrides.size(); ++i) {
+      const auto& item = quantize.overrides.at<QuantizeOverride>(i);
+      if (item.weights && item.weights->dtype) types_.insert(*item.weights->dtype);
+    }
+  }
+
+  void run() {
+    const QuantizeWeightsSection& weights = quantize_.weights;
+    check_weights("quantize.weights", weights.dtype, weights.scheme, weights.observer.type, weights.group_size);
+    check_observer("quantize.weights.observer", weights.observer, true);
+    check_activations("quantize.activations", quantize_.activations.dtype);
+    check_observer("quantize.activations.observer", quantize_.activations.observer, false);
+    if (types_ == std::set{QuantDType::kF8E4M3}) check_unused_integers();
+    for (size_t i = 0; i < quantize_.overrides.size(); ++i)
+      check_override(cat("quantize.overrides.", i), quantize_.overrides.at<QuantizeOverride>(i));
+    if (quantize_.goal && !quantize_.goal->max_drop && !quantize_.goal->min)
+      complain("quantize.goal", "'quantize.goal' has a metric but no bound", "write e.g. max_drop: 0.5 or min: 73.0");
+  }
+
+ private:
+  void complain(const std::string& key, const std::string& message, const std::string& remedy) {
     Error error(ErrorCode::kRecipe, message);
     error.key(key);
     if (!remedy.empty()) error.suggest(remedy);
-    errors.push_back(std::move(error));
-  };
-  const auto check_observer = [&](const std::string& key, const ObserverSection& observer, bool weights) {
+    errors_.push_back(std::move(error));
+  }
+
+  void check_observer(const std::string& key, const ObserverSection& observer, bool weights) {
     const bool known = !weights || observer.type == ObserverType::kMinMax || observer.type == ObserverType::kPercentile ||
                        observer.type == ObserverType::kMse;
     if (!known)
       complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which observes activations only"),
                "write min_max, percentile or mse for weights");
     const bool trained = observer.type == ObserverType::kAuto || observer.type == ObserverType::kMovingAverage;
-    if (quantize.method == QuantMethod::kQat && (weights ? observer.type != ObserverType::kMinMax : !trained)) {
+    if (quantize_.method == QuantMethod::kQat && (weights ? observer.type != ObserverType::kMinMax : !trained)) {
       complain(key, cat("'", key, "' is ", observer_name(observer.type), ", but method: qat determines ranges during training"),
                weights ? "write min_max" : "write moving_average (or auto, which is the same)");
+    }
+    if (!weights && types_.contains(QuantDType::kF8E4M3) && !observes_f8(observer.type)) {
+      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which looks for the error of integers, not of f8_e4m3"),
+               "write auto (the observed range), min_max, moving_average or percentile: inputs of layers with f8_e4m3 weights");
     }
     if (observer.value && observer.type != ObserverType::kPercentile) {
       complain(key + ".value", cat("'", key, ".value' belongs to the observer percentile, not to ", observer_name(observer.type)),
@@ -179,11 +214,21 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
                cat("'", key, ".averaging_constant' belongs to the observer moving_average, not to ", observer_name(observer.type)),
                "write type: moving_average, or remove it");
     }
-  };
-  const auto check_weights = [&](const std::string& key, QuantDType dtype, WeightSchemeName scheme, std::optional<int64_t> group_size) {
+  }
+
+  void check_weights(const std::string& key, QuantDType dtype, WeightSchemeName scheme, ObserverType observer,
+                     std::optional<int64_t> group_size) {
     if (dtype == QuantDType::kUint8)
-      complain(key + ".dtype", cat("'", key, ".dtype' is uint8; weights must be int8 or int4"), "write int8");
-    const bool weight_only = quantize.method == QuantMethod::kWeightOnly;
+      complain(key + ".dtype", cat("'", key, ".dtype' is uint8; weights must be int8, int4 or f8_e4m3"), "write int8");
+    const bool f8 = dtype == QuantDType::kF8E4M3, weight_only = quantize_.method == QuantMethod::kWeightOnly;
+    if (f8 && quantize_.method != QuantMethod::kStatic) {
+      return complain(key + ".dtype",
+                      cat("'", key, ".dtype' is f8_e4m3, which only method: static supports, not ", method_name(quantize_.method)),
+                      "write method: static, or int8");
+    }
+    if (f8 && observer == ObserverType::kMse)
+      complain(key + ".observer", cat("'", key, ".observer' is mse, which looks for the error of integers, not of f8_e4m3"),
+               "write min_max or percentile");
     if (dtype == QuantDType::kInt4 && !weight_only)
       complain(key + ".dtype", cat("'", key, ".dtype' is int4, which only method: weight_only supports"),
                "write int8, or method: weight_only");
@@ -193,27 +238,38 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
       complain(key + ".group_size", cat("'", key, ".group_size' divides channels, but the scheme is per tensor"),
                "write a scheme per_channel");
     const bool affine = scheme == WeightSchemeName::kPerChannelAffine || scheme == WeightSchemeName::kPerTensorAffine;
-    if (affine && !weight_only)
-      complain(key + ".scheme", cat("'", key, ".scheme' is affine, but integer kernels need weights with zero point 0"),
-               "write a symmetric scheme, or method: weight_only");
-  };
-  const auto check_activations = [&](const std::string& key, QuantDType dtype) {
+    if (affine && !weight_only) {
+      complain(
+          key + ".scheme",
+          cat("'", key, ".scheme' is affine, but ", f8 ? "f8_e4m3 has no zero points" : "integer kernels need weights with zero point 0"),
+          f8 ? "write a symmetric scheme" : "write a symmetric scheme, or method: weight_only");
+    }
+  }
+
+  void check_activations(const std::string& key, QuantDType dtype) {
     if (dtype == QuantDType::kInt4)
       complain(key + ".dtype", cat("'", key, ".dtype' is int4; activations must be uint8 or int8"), "write uint8");
-  };
-  const QuantizeWeightsSection& weights = quantize.weights;
-  check_weights("quantize.weights", weights.dtype, weights.scheme, weights.group_size);
-  check_observer("quantize.weights.observer", weights.observer, true);
-  check_activations("quantize.activations", quantize.activations.dtype);
-  check_observer("quantize.activations.observer", quantize.activations.observer, false);
-  for (size_t i = 0; i < quantize.overrides.size(); ++i) {
-    const auto& item = quantize.overrides.at<QuantizeOverride>(i);
-    const std::string key = cat("quantize.overrides.", i);
+    if (dtype == QuantDType::kF8E4M3)
+      complain(key + ".dtype", cat("'", key, ".dtype' is f8_e4m3, which the inputs of layers with f8_e4m3 weights are without it"),
+               "remove it, and write quantize.weights.dtype: f8_e4m3");
+  }
+
+  /// Keys of integers where no layer has integers.
+  void check_unused_integers() {
+    const std::string why = " of integers, but no layer has integer weights: inputs of layers with f8_e4m3 weights are f8_e4m3";
+    if (quantize_.activations.dtype == QuantDType::kInt8)
+      complain("quantize.activations.dtype", cat("'quantize.activations.dtype' is int8, a type", why), "remove it");
+    if (quantize_.activations.reduce_range.value.value_or(false))
+      complain("quantize.activations.reduce_range", cat("'quantize.activations.reduce_range' is true, a range", why), "remove it");
+  }
+
+  void check_override(const std::string& key, const QuantizeOverride& item) {
+    const QuantizeWeightsSection& weights = quantize_.weights;
     if (!item.keep && !item.weights && !item.activations)
       complain(key, cat("'", key, "' changes nothing"), "write keep, weights or activations");
     if (item.weights) {
       check_weights(key + ".weights", item.weights->dtype.value_or(weights.dtype), item.weights->scheme.value_or(weights.scheme),
-                    item.weights->group_size);
+                    item.weights->observer.value_or(weights.observer).type, item.weights->group_size);
       if (item.weights->observer) check_observer(key + ".weights.observer", *item.weights->observer, true);
     }
     if (item.activations) {
@@ -221,8 +277,14 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
       if (item.activations->observer) check_observer(key + ".activations.observer", *item.activations->observer, false);
     }
   }
-  if (quantize.goal && !quantize.goal->max_drop && !quantize.goal->min)
-    complain("quantize.goal", "'quantize.goal' has a metric but no bound", "write e.g. max_drop: 0.5 or min: 73.0");
-}
+
+  const QuantizeSection& quantize_;
+  std::vector<Error>& errors_;
+  std::set<QuantDType> types_;  // of weights, of the section and its overrides
+};
+
+}  // namespace
+
+void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors) { QuantizeCheck(quantize, errors).run(); }
 
 }  // namespace galley

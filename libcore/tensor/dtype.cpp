@@ -11,8 +11,17 @@ struct Entry {
   std::string_view name;
   int64_t size;
 };
-constexpr std::array<Entry, 10> kEntries{
-    {{"f32", 4}, {"f64", 8}, {"f16", 2}, {"bf16", 2}, {"i64", 8}, {"i32", 4}, {"i16", 2}, {"i8", 1}, {"u8", 1}, {"bool", 1}}};
+constexpr std::array<Entry, 11> kEntries{{{"f32", 4},
+                                          {"f64", 8},
+                                          {"f16", 2},
+                                          {"bf16", 2},
+                                          {"i64", 8},
+                                          {"i32", 4},
+                                          {"i16", 2},
+                                          {"i8", 1},
+                                          {"u8", 1},
+                                          {"bool", 1},
+                                          {"f8_e4m3", 1}}};
 }  // namespace
 
 int64_t dtype_size(DType dtype) { return kEntries[static_cast<size_t>(dtype)].size; }
@@ -53,6 +62,29 @@ float float_from_f16(uint16_t half) {
     std::memcpy(&value, &bits, 4);
   }
   return half & 0x8000u ? -value : value;
+}
+
+uint8_t f8_from_float(float value) {
+  const float rounded = rounded_to_f8(value);
+  uint32_t bits;
+  std::memcpy(&bits, &rounded, 4);
+  const uint32_t sign = (bits >> 24) & 0x80u;
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (bits < 0x3c800000u) return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::abs(rounded) * 0x1p9f));  // units of 2^-9
+  return static_cast<uint8_t>(sign | ((bits >> 20) - (120u << 3)));                                               // biases 127 and 7
+}
+
+float float_from_f8(uint8_t code) {
+  const uint32_t size = code & 0x7fu;
+  float value;
+  if (size < 8) {
+    value = static_cast<float>(size) * 0x1p-9f;
+  } else {
+    const uint32_t bits = size == 0x7fu ? 0x7fc00000u : (size + (120u << 3)) << 20;
+    std::memcpy(&value, &bits, 4);
+  }
+  return code & 0x80u ? -value : value;
 }
 
 }  // namespace galley

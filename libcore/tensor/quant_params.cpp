@@ -11,6 +11,17 @@ namespace {
 
 constexpr float kLeastScale = std::numeric_limits<float>::epsilon();  // 2^-23, as PyTorch's observers
 
+void check_scale(double scale) {
+  GALLEY_CHECK(scale > 0 && scale <= static_cast<double>(std::numeric_limits<float>::max()), "a scale must be positive and finite, not ",
+               scale);
+  GALLEY_CHECK(static_cast<double>(static_cast<float>(scale)) == scale, "a scale must be a float32 value, not ", scale, "; the nearest is ",
+               static_cast<double>(static_cast<float>(scale)));
+}
+void check_absmax(double absmax) {
+  if (!std::isfinite(absmax)) fail(ErrorCode::kNumeric, "the largest absolute value, ", absmax, ", is not finite");
+  if (absmax < 0) fail(ErrorCode::kNumeric, "the largest absolute value is negative: ", absmax, "; no values were observed");
+}
+
 QuantParams make_params(float scale, int64_t zero_point, const QuantRange& range) {
   return {static_cast<double>(std::max(scale, kLeastScale)), zero_point, range.dtype, range.min, range.max};
 }
@@ -29,6 +40,7 @@ QuantRange quant_range(QuantDType dtype, bool reduced) {
     case QuantDType::kInt8: return reduced ? QuantRange{-64, 64, DType::kI8} : QuantRange{-128, 127, DType::kI8};
     case QuantDType::kUint8: return reduced ? QuantRange{0, 127, DType::kU8} : QuantRange{0, 255, DType::kU8};
     case QuantDType::kInt4: return {-8, 7, DType::kI8};
+    case QuantDType::kF8E4M3: break;
   }
   GALLEY_ASSERT(false);
 }
@@ -46,10 +58,7 @@ std::ostream& operator<<(std::ostream& out, const QuantParams& p) {
 
 void check_quant_params(const QuantParams& p) {
   check_quant_range({p.qmin, p.qmax, p.dtype});
-  GALLEY_CHECK(p.scale > 0 && p.scale <= static_cast<double>(std::numeric_limits<float>::max()),
-               "a scale must be positive and finite, not ", p.scale);
-  GALLEY_CHECK(static_cast<double>(static_cast<float>(p.scale)) == p.scale, "a scale must be a float32 value, not ", p.scale,
-               "; the nearest is ", static_cast<double>(static_cast<float>(p.scale)));
+  check_scale(p.scale);
   GALLEY_CHECK(p.zero_point >= p.qmin && p.zero_point <= p.qmax, "the zero point ", p.zero_point, " is not within ", p.qmin, "..", p.qmax);
 }
 
@@ -70,12 +79,18 @@ QuantParams affine_params(double min, double max, const QuantRange& range) {
 
 QuantParams symmetric_params(double absmax, const QuantRange& range) {
   check_quant_range(range);
-  if (!std::isfinite(absmax)) fail(ErrorCode::kNumeric, "the largest absolute value, ", absmax, ", is not finite");
-  if (absmax < 0) fail(ErrorCode::kNumeric, "the largest absolute value is negative: ", absmax, "; no values were observed");
+  check_absmax(absmax);
   const float half = static_cast<float>(range.max - range.min) / 2;
   const int64_t middle = range.dtype == DType::kU8 ? (range.min + range.max + 1) / 2 : 0;
   return make_params(static_cast<float>(absmax) / half, std::clamp(middle, range.min, range.max), range);
 }
+
+float f8_scale(double absmax) {
+  check_absmax(absmax);
+  // A quotient below the normal numbers would lose bits.
+  return absmax == 0 ? 1 : std::max(static_cast<float>(absmax) / kLargestF8, std::numeric_limits<float>::min());
+}
+void check_f8_scale(double scale) { check_scale(scale); }
 
 int64_t quantize_value(float x, const QuantParams& params) { return rounded<float>(x, params); }
 int64_t quantize_real(double x, const QuantParams& params) { return rounded<double>(x, params); }

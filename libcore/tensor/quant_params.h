@@ -12,9 +12,9 @@
 
 namespace galley {
 
-/// Integer types of a quantization scheme. Two int4 values are stored per byte.
-enum class QuantDType { kInt8, kUint8, kInt4 };
-inline constexpr std::array<std::string_view, 3> kQuantDTypeNames{"int8", "uint8", "int4"};
+/// Types of a quantization scheme. Two int4 values are stored per byte. f8_e4m3 is not of integers: a value is scale * code, with f8_scale.
+enum class QuantDType { kInt8, kUint8, kInt4, kF8E4M3 };
+inline constexpr std::array<std::string_view, 4> kQuantDTypeNames{"int8", "uint8", "int4", "f8_e4m3"};
 
 /// The range of integers, and the dtype that holds one of them (int4: i8, before packing).
 struct QuantRange {
@@ -22,7 +22,7 @@ struct QuantRange {
   DType dtype = DType::kU8;
 };
 /// int8 -128..127, uint8 0..255, int4 -8..7. `reduced`: uint8 0..127, int8 -64..64, so that the sum of two products of an activation and a
-/// weight fits in 16 bits; reducing one of the operands is enough. int4 cannot be reduced.
+/// weight fits in 16 bits; reducing one of the operands is enough. int4 cannot be reduced. Not for f8_e4m3.
 QuantRange quant_range(QuantDType dtype, bool reduced = false);
 
 /// The quantization map of an array, or of one channel.
@@ -48,6 +48,12 @@ QuantParams affine_params(double min, double max, const QuantRange& range);
 /// the middle of an unsigned range. For -128..127 the divisor is 127.5, and the largest value is clamped to 127; use the range -127..127 to
 /// divide by 127.
 QuantParams symmetric_params(double absmax, const QuantRange& range);
+
+/// The scale with which f8_e4m3 covers [-absmax, absmax]: absmax / 448 in float32, so that the largest value is represented exactly; 1
+/// where all values are 0. Throws Error (kNumeric) as symmetric_params.
+float f8_scale(double absmax);
+/// Throws Error if an operator's scale of f8_e4m3 is not a positive, finite float32 value.
+void check_f8_scale(double scale);
 
 /// Quantizes a value. Divides in float32, so that all kernels give the same bits; NaN becomes qmin.
 int64_t quantize_value(float x, const QuantParams& params);

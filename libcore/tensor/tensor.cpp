@@ -45,7 +45,7 @@ struct DTypeOf<int8_t> {
 };
 template <>
 struct DTypeOf<uint8_t> {
-  static bool is(DType d) { return d == DType::kU8 || d == DType::kBool; }
+  static bool is(DType d) { return d == DType::kU8 || d == DType::kBool || d == DType::kF8E4M3; }
 };
 
 template <class T>
@@ -212,6 +212,7 @@ double load_element(DType dtype, const void* address) {
     case DType::kI8: return read<int8_t>(address);
     case DType::kU8:
     case DType::kBool: return read<uint8_t>(address);
+    case DType::kF8E4M3: return static_cast<double>(float_from_f8(read<uint8_t>(address)));
   }
   GALLEY_ASSERT(false);
 }
@@ -228,6 +229,7 @@ void store_element(DType dtype, void* address, double value) {
     case DType::kI8: write(address, saturate<int8_t>(value)); return;
     case DType::kU8: write(address, saturate<uint8_t>(value)); return;
     case DType::kBool: write(address, static_cast<uint8_t>(value != 0)); return;
+    case DType::kF8E4M3: write(address, f8_from_float(static_cast<float>(value))); return;
   }
 }
 

@@ -233,6 +233,7 @@ NonFiniteCount count_non_finite(const Tensor& tensor) {
     case DType::kF64: return scan<uint64_t>(tensor.data(), count, 0x7ff0000000000000u);
     case DType::kF16: return scan<uint16_t>(tensor.data(), count, 0x7c00u);
     case DType::kBF16: return scan<uint16_t>(tensor.data(), count, 0x7f80u);
+    case DType::kF8E4M3: return scan<uint8_t>(tensor.data(), count, 0x7fu);
     default: return {};
   }
 }

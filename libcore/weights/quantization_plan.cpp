@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 1, kVersionOfF8 = 2;
 constexpr size_t kMostItems = 100'000;
 constexpr int64_t kLargestGroup = int64_t{1} << 40;
 
@@ -53,6 +53,14 @@ LayerPlan layer_of(const Json& json) {
   GALLEY_CHECK_INPUT(layer.bits == 4 || layer.bits == 8, "'bits' is ", layer.bits, ", but must be 4 or 8");
   layer.group_size = integer_of(json, "group_size", 0, kLargestGroup);
   layer.reduced = flag_of(json, "reduced");
+  if (json.contains("dtype")) {
+    const std::string dtype = text_of(json, "dtype");
+    GALLEY_CHECK_INPUT(dtype == dtype_name(DType::kF8E4M3) && layer.bits == 8 && layer.group_size == 0 && layer.float_reason.empty(),
+                       "'dtype' of the layer '", layer.name, "' is ", dtype, ", which is not supported");
+    layer.f8 = true;
+    layer.input_scale = number_of(json, "input_scale");
+    check_f8_scale(layer.input_scale);
+  }
   const Json& sqnr = member(json, "sqnr_activation_db");
   layer.sqnr_activation_db = sqnr.is_null()                                         ? std::numeric_limits<double>::quiet_NaN()
                              : sqnr.is_string() && sqnr.get<std::string>() == "inf" ? std::numeric_limits<double>::infinity()
@@ -76,7 +84,8 @@ QuantParams params_of(const Json& json) {
 QuantizationPlan plan_of(const Json& json) {
   GALLEY_CHECK_INPUT(json.is_object(), "it is not a JSON object");
   const int64_t version = integer_of(json, "version", 1, 1'000'000);
-  GALLEY_CHECK_INPUT(version == kVersion, "it has version ", version, ", but this version of Galley reads version ", kVersion);
+  GALLEY_CHECK_INPUT(version == kVersion || version == kVersionOfF8, "it has version ", version,
+                     ", but this version of Galley reads versions ", kVersion, " and ", kVersionOfF8);
   QuantizationPlan plan;
   const std::string method = text_of(json, "method");
   const auto found = std::find(kMethodNames.begin(), kMethodNames.end(), method);
@@ -116,6 +125,9 @@ std::string plan_json(const QuantizationPlan& plan) {
                       {"group_size", layer.group_size},
                       {"reduced", layer.reduced},
                       {"sqnr_activation_db", std::move(sqnr)}});
+    if (!layer.f8) continue;
+    layers.back()["dtype"] = dtype_name(DType::kF8E4M3);
+    layers.back()["input_scale"] = layer.input_scale;
   }
   for (const auto& [name, params] : plan.values) {
     values[name] = {{"scale", params.scale},
@@ -124,7 +136,10 @@ std::string plan_json(const QuantizationPlan& plan) {
                     {"qmin", params.qmin},
                     {"qmax", params.qmax}};
   }
-  return Json{{"version", kVersion}, {"method", method_name(plan.method)}, {"layers", std::move(layers)}, {"values", std::move(values)}}
+  return Json{{"version", plan.has_f8() ? kVersionOfF8 : kVersion},
+              {"method", method_name(plan.method)},
+              {"layers", std::move(layers)},
+              {"values", std::move(values)}}
       .dump();
 }
 

@@ -34,7 +34,7 @@ constexpr std::array<FileType, 22> kFileTypes{{
     {"U16", 16, {}},
     {"U32", 32, {}},
     {"U64", 64, {}},
-    {"F8_E4M3", 8, {}},
+    {"F8_E4M3", 8, DType::kF8E4M3},
     {"F8_E5M2", 8, {}},
     {"F8_E4M3FNUZ", 8, {}},
     {"F8_E5M2FNUZ", 8, {}},

@@ -5,6 +5,7 @@
 #include "libcore/backends/cuda/backend.h"
 #include "libcore/base/error.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/vendor/cuda/blas_lt.h"
 #include "tests/backends/cuda/stand_in.h"
 #include "tests/ops/harness.h"
 #include "tests/support/target.h"
@@ -37,6 +38,19 @@ TEST(CudaAttention, TilesAgreeWithTheReference) {
     if (!wanted || (kSanitized && c.name != "attention_tiles_everything")) continue;
     for (const DType real : {DType::kF32, DType::kBF16})
       for (const std::string& failure : kernel_failures(cuda_backend(), c, real)) ADD_FAILURE() << failure;
+  }
+}
+
+// Where cuBLASLt has no algorithm, an own kernel multiplies f8.
+TEST(CudaF8, OwnProductsAgreeWithTheReference) {
+  if (on_gpu()) GTEST_SKIP() << "the stand-in of the library refuses a product";
+  for (const OpCase& c : all_cases()) {
+    if (c.name != "f8_linear_3_37_19" && c.name != "f8_conv2d_residual") continue;
+    stand_in_device();
+    const int64_t asked = stand_in_calls("cublasLtMatmulAlgoGetHeuristic"), products = stand_in_calls("cublasLtMatmul");
+    fail_stand_in("cublasLtMatmulAlgoGetHeuristic", 1, cuda::lt::kNotSupported);
+    for (const std::string& failure : kernel_failures(cuda_backend(), c, DType::kF32)) ADD_FAILURE() << failure;
+    EXPECT_LT(stand_in_calls("cublasLtMatmul") - products, stand_in_calls("cublasLtMatmulAlgoGetHeuristic") - asked) << "one was refused";
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/f8.h"
 #include "libcore/ops/pool.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/reduce.h"
@@ -147,11 +148,98 @@ void add_moves(std::vector<OpCase>& cases) {
   }
 }
 
+/// A weight of f8_e4m3 with random scales. Integers up to 448 are rounded to codes.
+struct F8Weight {
+  Value weight, scale;
+};
+F8Weight f8_weight(CaseInputs& in, const Shape& shape) {
+  return {in.quantized(DType::kF8E4M3, shape, -448, 448, ValueRole::kParameter), in.f32({shape[0]}, {.low = 0.0001, .high = 0.001})};
+}
+
+struct F8ConvCase {
+  std::string name;
+  Shape x, weight;
+  std::vector<int64_t> stride = {1}, padding = {0}, dilation = {1};
+  int64_t groups = 1;
+  bool bias = false, residual = false;
+  Activation activation = Activation::kNone;
+};
+
+/// Products of f8. GPUs of the Hopper generation sum about 13 bits of each product: 2^-10 of the largest result. A wrong channel, scale or
+/// code changes results by a hundredth and more.
+constexpr double kF8Tolerance = 0x1p-10;
+
+void add_f8(std::vector<OpCase>& cases) {
+  const auto add = [&](std::string name, Build build, std::vector<double> expected = {}) {
+    const bool hand = !expected.empty();
+    cases.push_back({.name = std::move(name),
+                     .build = std::move(build),
+                     .expected = std::move(expected),
+                     .kernel_tolerance = hand ? 2e-5 : kF8Tolerance,
+                     .forward_only = true,
+                     .low_precision = !hand});
+  };
+  // x / 2: 8.5 -> 8, 9.5 -> 10 (codes are 8, 9, 10; halves to even), -8.55 -> -9, 2^-8 is a code, 1000 -> 448.
+  add("round_to_f8_hand", [](CaseInputs& in) { round_to_f8(in.values({6}, {17, 19, -17.1, 0.0078125, 2000, 0}, DType::kF32), 2); },
+      {16, 20, -18, 0.0078125, 896, 0});
+  for (const Shape& shape : {Shape{2, 19, 5, 7}, Shape{3, 33}, Shape{0, 3}})
+    add(cat("round_to_f8_rank", shape.rank(), shape.elements() == 0 ? "_empty" : ""),
+        [=](CaseInputs& in) { round_to_f8(in.real(shape, {.low = -3, .high = 12}), static_cast<double>(0.011f)); });
+  // 0x38 is 1, 0x7e 448, 0x81 -2^-9.
+  add("dequantize_weight_f8_hand",
+      [](CaseInputs& in) {
+        dequantize_weight(in.values({2, 2}, {1, 448, -0x1p-9, 0}, DType::kF8E4M3), in.values({2}, {0.5, 4}, DType::kF32), {});
+      },
+      {0.5, 224, -0x1p-7, 0});
+  add("dequantize_weight_f8", [](CaseInputs& in) {
+    const F8Weight w = f8_weight(in, {7, 3, 5, 3});
+    dequantize_weight(w.weight, w.scale, {});
+  });
+  // x / 0.5 = 2, 17 -> 16: 2 * 1 + 16 * 3 = 50, times 0.5 * 0.25, plus 1; the other output is negative before relu.
+  F8LinearAttrs hand;
+  hand.input_scale = 0.5;
+  hand.activation = Activation::kRelu;
+  add("f8_linear_hand",
+      [=](CaseInputs& in) {
+        f8_linear(in.values({1, 2}, {1, 8.5}, DType::kF32), in.values({2, 2}, {1, 3, -1, 0}, DType::kF8E4M3),
+                  in.values({2}, {0.25, 1}, DType::kF32), in.values({2}, {1, 0.5}, DType::kF32), hand);
+      },
+      {7.25, 0});
+  for (const auto& [rows, inputs, outputs] : std::vector<std::array<int64_t, 3>>{{3, 37, 19}, {5, 48, 32}, {1, 16, 5}}) {
+    add(cat("f8_linear_", rows, "_", inputs, "_", outputs), [=, rows = rows, inputs = inputs, outputs = outputs](CaseInputs& in) {
+      F8LinearAttrs attrs;
+      attrs.input_scale = static_cast<double>(0.0023f);
+      attrs.activation = rows == 3 ? Activation::kGelu : Activation::kNone;
+      const F8Weight w = f8_weight(in, {outputs, inputs});
+      f8_linear(in.real({2, rows, inputs}), w.weight, w.scale, rows == 5 ? Value() : in.f32({outputs}), attrs);
+    });
+  }
+  for (const F8ConvCase& c :
+       std::vector<F8ConvCase>{{"pointwise", {2, 16, 3, 5}, {16, 16, 1, 1}},
+                               {"windows", {2, 5, 6, 7}, {9, 5, 3, 3}, {2, 1}, {1, 2}, {1, 2}, 1, true, false, Activation::kSilu},
+                               {"residual", {3, 6, 5, 4}, {18, 6, 3, 1}, {1}, {1, 0}, {1}, 1, true, true, Activation::kRelu},
+                               {"groups", {2, 6, 5, 5}, {6, 1, 3, 3}, {1}, {1}, {1}, 6, true}}) {
+    add("f8_conv2d_" + c.name, [=](CaseInputs& in) {
+      F8Conv2dAttrs attrs;
+      attrs.stride = c.stride;
+      attrs.padding = c.padding;
+      attrs.dilation = c.dilation;
+      attrs.groups = c.groups;
+      attrs.activation = c.activation;
+      attrs.input_scale = static_cast<double>(0.0023f);
+      const F8Weight w = f8_weight(in, c.weight);
+      const Value x = in.real(c.x);
+      const Value residual = c.residual ? in.real(conv_shape(attrs, c.x, c.weight)) : Value();
+      f8_conv2d(x, w.weight, w.scale, c.bias ? in.f32({c.weight[0]}) : Value(), attrs, residual);
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<OpCase> quantize_cases() {
   std::vector<OpCase> cases;
-  for (const auto add : {add_values, add_weights, add_moves}) add(cases);
+  for (const auto add : {add_values, add_weights, add_moves, add_f8}) add(cases);
   return cases;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "libcore/backends/ref/ref.h"
+#include "libcore/ops/f8.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/resize.h"
@@ -60,6 +61,22 @@ TEST_F(QuantizedMistakes, Products) {
                {"weight needs 8 input features, but the input has 7"});
   expect_error([&] { dynamic_quantized_linear(input({4, 8}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}); },
                {"must be f32", "u8"});
+}
+
+TEST_F(QuantizedMistakes, F8) {
+  const Value x = input({2, 4, 9, 9}), w = input({6, 4, 3, 3}, DType::kF8E4M3), scale = input({6});
+  expect_error([&] { f8_conv2d(x, input({6, 4, 3, 3}, DType::kI8), scale, {}, {}); }, {"[f8_conv2d]", "weight must be f8_e4m3", "i8"});
+  expect_error([&] { f8_conv2d(x, w, input({5}), {}, {}); }, {"weight_scale must be f32 [6]", "[5]"});
+  expect_error([&] { f8_conv2d(x, w, scale, input({5}), {}); }, {"bias must be f32 [6]", "[5]"});
+  expect_error([&] { f8_conv2d(x, w, scale, {}, {}, input({2, 6, 9, 9})); }, {"residual", "[2,6,7,7]"});
+  expect_error([&] { f8_conv2d(input({2, 4, 9, 9}, DType::kF8E4M3), w, scale, {}, {}); },
+               {"x must have a floating-point dtype", "f8_e4m3"});
+  F8LinearAttrs attrs;
+  attrs.input_scale = 0.1;
+  expect_error([&] { f8_linear(input({3, 8}), input({5, 8}, DType::kF8E4M3), input({5}), {}, attrs); }, {"float32 value", "0.1"});
+  expect_error([&] { f8_linear(input({3, 8}), input({5, 7}, DType::kF8E4M3), input({5}), {}, {}); }, {"7", "8"});
+  expect_error([&] { round_to_f8(x, -1); }, {"positive"});
+  expect_error([&] { dequantize_weight(w, scale, input({6}, DType::kI8)); }, {"f8_e4m3", "zero points"});
 }
 
 TEST_F(QuantizedMistakes, ElementWiseAndOthers) {

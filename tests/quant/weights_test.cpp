@@ -54,6 +54,33 @@ TEST(Weights, MinMaxIsThatOfPyTorch) {
   }
 }
 
+// Each channel uses the whole range, and values are rounded to a sixteenth of themselves or half the smallest step.
+TEST(Weights, F8KeepsThreeBitsOfEachValue) {
+  const Tensor weight = Tensor::of({8, 16, 8, 4}, weights());
+  for (const bool per_channel : {true, false}) {
+    const QuantizedWeight quantized = quantize_weight(weight, {.dtype = QuantDType::kF8E4M3, .per_channel = per_channel}, "w");
+    EXPECT_EQ(quantized.values.dtype(), DType::kF8E4M3);
+    EXPECT_FALSE(quantized.zero_point.defined());
+    const std::vector<double> codes = quantized.values.to_doubles(), back = dequantize_weight(quantized).to_doubles(),
+                              scales = quantized.scale.to_doubles(), real = weight.to_doubles();
+    const size_t each = real.size() / scales.size();
+    double largest = 0;
+    for (size_t i = 0; i < real.size(); ++i) {
+      EXPECT_NEAR(back[i], codes[i] * scales[i / each], 1e-7 * std::abs(back[i]));
+      EXPECT_LE(std::abs(back[i] - real[i]), std::max(std::abs(real[i]) / 16, scales[i / each] * 0x1p-10) * (1 + 1e-6)) << i;
+      largest = std::max(largest, std::abs(codes[i]));
+      if (!per_channel || (i + 1) % each != 0) continue;
+      EXPECT_EQ(largest, 448) << "channel " << i / each;
+      largest = 0;
+    }
+    if (!per_channel) {
+      EXPECT_EQ(largest, 448);
+    }
+  }
+  EXPECT_THROW(quantize_weight(weight, {.dtype = QuantDType::kF8E4M3, .symmetric = false}, "w"), Error);
+  EXPECT_THROW(quantize_weight(weight, {.dtype = QuantDType::kF8E4M3, .observer = {.type = ObserverType::kMse}}, "w"), Error);
+}
+
 TEST(Weights, ErrorIsAtMostHalfAStep) {
   const Tensor weight = Tensor::of({8, 16, 8, 4}, weights());
   for (const auto& [name, scheme] : kWeightSchemes) {

@@ -103,6 +103,18 @@ TEST(QuantizeSection, WhatCannotBe) {
   EXPECT_EQ(mistake("method: weight_only, weights: {group_size: 32, scheme: per_tensor_affine}"),
             "quantize.weights.group_size | write a scheme per_channel");
   EXPECT_EQ(mistake("weights: {scheme: per_channel_affine}"), "quantize.weights.scheme | write a symmetric scheme, or method: weight_only");
+  EXPECT_EQ(mistake("method: qat, weights: f8_e4m3"), "quantize.weights.dtype | write method: static, or int8");
+  EXPECT_EQ(mistake("method: weight_only, weights: f8_e4m3"), "quantize.weights.dtype | write method: static, or int8");
+  EXPECT_EQ(mistake("weights: {dtype: f8_e4m3, observer: mse}"), "quantize.weights.observer | write min_max or percentile");
+  EXPECT_EQ(mistake("weights: {dtype: f8_e4m3, scheme: per_channel_affine}"), "quantize.weights.scheme | write a symmetric scheme");
+  EXPECT_EQ(mistake("weights: f8_e4m3, activations: int8"), "quantize.activations.dtype | remove it");
+  EXPECT_EQ(mistake("weights: f8_e4m3, activations: {reduce_range: true}"), "quantize.activations.reduce_range | remove it");
+  EXPECT_EQ(mistake("activations: f8_e4m3"), "quantize.activations.dtype | remove it, and write quantize.weights.dtype: f8_e4m3");
+  constexpr const char* kF8Observers =
+      " | write auto (the observed range), min_max, moving_average or percentile: inputs of layers with f8_e4m3 weights";
+  EXPECT_EQ(mistake("weights: f8_e4m3, activations: {observer: entropy}"), cat("quantize.activations.observer", kF8Observers));
+  EXPECT_EQ(mistake("activations: {observer: mse}, overrides: [{match: fc, weights: f8_e4m3}]"),
+            cat("quantize.activations.observer", kF8Observers));
   EXPECT_EQ(mistake("activations: {dtype: int4}"), "quantize.activations.dtype | write uint8");
   EXPECT_EQ(mistake("activations: {observer: {type: mse, value: 99%}}"),
             "quantize.activations.observer.value | write type: percentile, or remove it");

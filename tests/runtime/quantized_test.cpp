@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "libcore/ops/f8.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
 #include "libcore/runtime/compile.h"
@@ -27,9 +28,9 @@ TensorType typed(DType dtype, const Shape& shape) {
 struct Layer {
   Value weight, scale, bias;
 };
-Layer layer(Graph& graph, const std::string& name, const Shape& weight) {
+Layer layer(Graph& graph, const std::string& name, const Shape& weight, DType dtype = DType::kI8) {
   const Shape outputs{weight[0]};
-  return {graph.add_input(name + ".weight", typed(DType::kI8, weight), ValueRole::kParameter),
+  return {graph.add_input(name + ".weight", typed(dtype, weight), ValueRole::kParameter),
           graph.add_input(name + ".weight_scale", typed(DType::kF32, outputs), ValueRole::kParameter),
           graph.add_input(name + ".bias", typed(DType::kF32, outputs), ValueRole::kParameter)};
 }
@@ -73,6 +74,34 @@ Graph small_network() {
   return graph;
 }
 
+/// A first layer, a depthwise one, a strided one with a residual, and a head, with channels that are no multiples of 16.
+Graph small_f8_network() {
+  Graph graph;
+  const Value image = graph.add_input("image", typed(DType::kF32, {2, 3, 9, 7}), ValueRole::kInput);
+  const auto conv = [&](const std::string& name, Value x, const Shape& weight, F8Conv2dAttrs attrs, Value residual = {}) {
+    const Layer own = layer(graph, name, weight, DType::kF8E4M3);
+    attrs.input_scale = static_cast<double>(0.01f);
+    return f8_conv2d(x, own.weight, own.scale, own.bias, attrs, residual);
+  };
+  F8Conv2dAttrs a;
+  a.padding = {1};
+  a.activation = Activation::kHardswish;
+  const Value x = conv("stem", image, {18, 3, 3, 3}, a);
+  a.groups = 18;
+  a.activation = Activation::kRelu;
+  const Value y = conv("dw", x, {18, 1, 3, 3}, a);
+  a.groups = 1;
+  a.padding = {0};
+  const Value z = conv("project", y, {18, 18, 1, 1}, a, x);
+  F8LinearAttrs l;
+  l.input_scale = 0.0625;
+  l.activation = Activation::kGelu;
+  const Layer head = layer(graph, "head", {21, 18 * 9 * 7}, DType::kF8E4M3);
+  graph.add_output("features", z);
+  graph.add_output("scores", f8_linear(flatten(z), head.weight, head.scale, head.bias, l));
+  return graph;
+}
+
 std::map<std::string, Tensor> run(const Graph& graph, const CompileOptions& options, int64_t* blocked) {
   const auto program = compile(graph, options);
   ParameterStore store;
@@ -85,7 +114,9 @@ std::map<std::string, Tensor> run(const Graph& graph, const CompileOptions& opti
     for (double& v : numbers) {
       const double u = static_cast<double>(random()) / 4294967296.0;
       const bool scale = info.name.ends_with("_scale");
-      v = info.type.dtype == DType::kI8 ? std::floor(-127 + 255 * u) : scale ? 0.002 + 0.003 * u : -2 + 4 * u;
+      v = info.type.dtype == DType::kI8 || info.type.dtype == DType::kF8E4M3 ? std::floor(-127 + 255 * u)
+          : scale                                                            ? 0.002 + 0.003 * u
+                                                                             : -2 + 4 * u;
     }
     values.from_doubles(numbers);
     if (info.role == ValueRole::kInput) {
@@ -127,6 +158,35 @@ TEST(QuantizedProgram, EqualsTheReference) {
       for (size_t i = 0; i < c.size(); ++i)
         EXPECT_TRUE(std::abs(c[i] - d[i]) <= 0.05)
             << "one level is 0.0625 of a mean times weights of up to 0.6: " << c[i] << " != " << d[i];
+    }
+  }
+}
+
+// The reference computes the formula of ops/f8.h in double; the CPU decodes and computes in f32; CUDA's products are those of the stand-in
+// of cuBLASLt. A value next to the middle between two codes of f8 may fall to either side after sums of another order, and then differs by
+// a sixteenth: of thousands of values few do, and each is one term of later sums.
+TEST(F8Program, BackEndsAgree) {
+  ensure_ops_registered();
+  const Graph graph = small_f8_network();
+  int64_t blocked = 0;
+  const auto want = run(graph, {.backend = open_backend("ref")}, &blocked);
+  for (const std::string& device : device_names()) {
+    if (device == "ref") continue;
+    for (const LayoutMode mode : {LayoutMode::kAuto, LayoutMode::kContiguous}) {
+      const auto got = run(graph, {.backend = open_backend(device, {.threads = 2, .memory_format = mode}), .guard_bytes = 64}, &blocked);
+      for (const auto& [name, tensor] : want) {
+        const auto a = got.at(name).to_doubles(), b = tensor.to_doubles();
+        double largest = 0, signal = 0, noise = 0;
+        int64_t off = 0;
+        for (size_t i = 0; i < b.size(); ++i) largest = std::max(largest, std::abs(b[i]));
+        for (size_t i = 0; i < b.size(); ++i) {
+          signal += b[i] * b[i];
+          noise += (a[i] - b[i]) * (a[i] - b[i]);
+          off += !(std::abs(a[i] - b[i]) <= 1e-5 * largest);
+        }
+        EXPECT_GT(signal, 1e6 * noise) << device << " " << name;
+        EXPECT_LE(off, static_cast<int64_t>(name == "features" ? a.size() / 50 : a.size())) << device << " " << name;
+      }
     }
   }
 }

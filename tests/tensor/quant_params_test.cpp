@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -110,6 +112,85 @@ TEST(QuantParams, Mistakes) {
   // The widest range of float32 still has a scale.
   const double most = static_cast<double>(std::numeric_limits<float>::max());
   EXPECT_TRUE(std::isfinite(affine_params(-most, most, range).scale));
+}
+
+/// The values of codes 0x00 to 0x7e, by PyTorch 2: torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float().
+constexpr std::array<double, 127> kF8Values{
+    // clang-format off
+    0, 0.001953125, 0.00390625, 0.005859375, 0.0078125, 0.009765625, 0.01171875, 0.013671875,
+    0.015625, 0.017578125, 0.01953125, 0.021484375, 0.0234375, 0.025390625, 0.02734375, 0.029296875,
+    0.03125, 0.03515625, 0.0390625, 0.04296875, 0.046875, 0.05078125, 0.0546875, 0.05859375,
+    0.0625, 0.0703125, 0.078125, 0.0859375, 0.09375, 0.1015625, 0.109375, 0.1171875,
+    0.125, 0.140625, 0.15625, 0.171875, 0.1875, 0.203125, 0.21875, 0.234375,
+    0.25, 0.28125, 0.3125, 0.34375, 0.375, 0.40625, 0.4375, 0.46875,
+    0.5, 0.5625, 0.625, 0.6875, 0.75, 0.8125, 0.875, 0.9375,
+    1, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75, 1.875,
+    2, 2.25, 2.5, 2.75, 3, 3.25, 3.5, 3.75,
+    4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5,
+    8, 9, 10, 11, 12, 13, 14, 15,
+    16, 18, 20, 22, 24, 26, 28, 30,
+    32, 36, 40, 44, 48, 52, 56, 60,
+    64, 72, 80, 88, 96, 104, 112, 120,
+    128, 144, 160, 176, 192, 208, 224, 240,
+    256, 288, 320, 352, 384, 416, 448};
+// clang-format on
+
+TEST(F8, CodesHaveTheValuesOfPyTorchAndOfTheFormat) {
+  for (int code = 0; code < 256; ++code) {
+    const float value = float_from_f8(static_cast<uint8_t>(code));
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    if ((code & 127) == 127) {
+      EXPECT_TRUE(std::isnan(value)) << code;
+      EXPECT_EQ(f8_from_float(value) & 127, 127) << code;
+      continue;
+    }
+    const double size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    EXPECT_EQ(std::abs(static_cast<double>(value)), size) << code;
+    EXPECT_EQ(size, kF8Values[static_cast<size_t>(code & 127)]) << code;
+    EXPECT_EQ(std::signbit(value), code > 127) << code;
+    EXPECT_EQ(f8_from_float(value), code) << "codes survive a round trip";
+  }
+}
+
+TEST(F8, RoundsToTheNearestValueHalvesToEven) {
+  for (size_t code = 0; code + 1 < kF8Values.size(); ++code) {
+    const double low = kF8Values[code], high = kF8Values[code + 1];
+    const auto middle = static_cast<float>((low + high) / 2);
+    for (const float sign : {1.0f, -1.0f}) {
+      const auto rounded = [&](float size) { return std::abs(static_cast<double>(rounded_to_f8(sign * size))); };
+      EXPECT_EQ(rounded(middle), code % 2 == 0 ? low : high) << low;
+      EXPECT_EQ(rounded(std::nextafter(middle, 0.0f)), low) << low;
+      EXPECT_EQ(rounded(std::nextafter(middle, 500.0f)), high) << low;
+    }
+  }
+  // Beyond the largest value it saturates, where a cast of PyTorch makes NaN.
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float large : {448.0f, 449.0f, 463.0f, 464.0f, 465.0f, 480.0f, 1e30f, kInfinity}) {
+    EXPECT_EQ(rounded_to_f8(large), 448) << large;
+    EXPECT_EQ(f8_from_float(-large), 0xfe) << large;
+  }
+  EXPECT_EQ(f8_from_float(std::numeric_limits<float>::denorm_min()), 0);
+  EXPECT_EQ(f8_from_float(-0.0f), 0x80);
+  RandomStream random(5, "f8");
+  for (int i = 0; i < 5000; ++i) {
+    const auto x = static_cast<float>((random.uniform() - 0.5) * std::exp2(static_cast<double>(random.below(24)) - 12));
+    const auto nearest = std::min_element(kF8Values.begin(), kF8Values.end(), [&](double a, double b) {
+      return std::abs(a - std::abs(static_cast<double>(x))) < std::abs(b - std::abs(static_cast<double>(x)));
+    });
+    EXPECT_EQ(std::abs(static_cast<double>(rounded_to_f8(x))), *nearest) << x;
+    EXPECT_EQ(float_from_f8(f8_from_float(x)), rounded_to_f8(x)) << x;
+  }
+}
+
+TEST(F8, ScalesCoverTheLargestValue) {
+  EXPECT_EQ(f8_scale(896), 2);
+  EXPECT_EQ(f8_scale(0), 1);
+  EXPECT_EQ(f8_scale(1e-44), std::numeric_limits<float>::min()) << "not a subnormal scale";
+  EXPECT_THROW(f8_scale(std::numeric_limits<double>::infinity()), Error);
+  EXPECT_THROW(f8_scale(-1), Error);
+  EXPECT_THROW(check_f8_scale(0.1), Error) << "not a float32 value";
+  EXPECT_THROW(check_f8_scale(0), Error);
+  EXPECT_NO_THROW(check_f8_scale(0.25));
 }
 
 }  // namespace

@@ -52,6 +52,28 @@ TEST(QuantizationPlanText, ComesBackWithTheSameBits) {
   EXPECT_EQ(plan_json(back), plan_json(plan));
 }
 
+TEST(QuantizationPlanText, LayersOfF8HaveAVersionOfTheirOwn) {
+  QuantizationPlan plan = sample_plan();
+  EXPECT_NE(plan_json(plan).find("\"version\":1,"), std::string::npos) << "earlier versions of Galley read it";
+  plan.layers[0].f8 = true;
+  plan.layers[0].input_scale = static_cast<double>(0.3f);
+  const std::string text = plan_json(plan);
+  EXPECT_NE(text.find("\"version\":2,"), std::string::npos);
+  const QuantizationPlan back = parse_plan(text, "model.safetensors");
+  EXPECT_TRUE(back.layers[0].f8);
+  EXPECT_EQ(back.layers[0].input_scale, plan.layers[0].input_scale);
+  EXPECT_FALSE(back.layers[2].f8);
+  EXPECT_EQ(back.dtype(), "int4 and f8_e4m3");
+  EXPECT_EQ(plan_json(back), text);
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{{"\"dtype\":\"f8_e4m3\"", "\"dtype\":\"f8_e5m2\""},
+                                                                                 {"\"input_scale\":0.3", "\"input_scale\":-0.3"},
+                                                                                 {"\"input_scale\"", "\"scale\""}}) {
+    std::string damaged = text;
+    damaged.replace(damaged.find(from), from.size(), to);
+    EXPECT_THROW(parse_plan(damaged, "model.safetensors"), Error) << to;
+  }
+}
+
 TEST(QuantizationPlanText, ADamagedOneIsRefused) {
   const std::string good = plan_json(sample_plan());
   const auto refused = [&](const std::string& from, const std::string& to, const std::string& why) {
@@ -69,7 +91,7 @@ TEST(QuantizationPlanText, ADamagedOneIsRefused) {
     }
   };
   refused("{", "", "not a JSON object");
-  refused("\"version\":1", "\"version\":2", "version 2");
+  refused("\"version\":1", "\"version\":3", "version 3");
   refused("\"static\"", "\"statik\"", "'method' is 'statik'");
   refused("\"bits\":8", "\"bits\":7", "'bits' is 7");
   refused("\"bits\":8", "\"bits\":1e300", "'bits' is not an integer");

@@ -102,22 +102,26 @@ TEST(Safetensors, ForeignFilesWithoutAlignmentOrDigests) {
   const TemporaryFolder folder;
   // The values begin at an odd byte, as in files of early writers.
   std::string header =
-      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}, "q":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[8,11]}})";
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}, "q":{"dtype":"F8_E5M2","shape":[3],"data_offsets":[8,11]},
+          "e":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[11,13]}})";
   if (header.size() % 2 == 0) header += ' ';
   const float values[2] = {1.5f, -2.0f};
-  std::string data(11, '\0');
+  std::string data(13, '\0');
   std::memcpy(data.data(), values, 8);
+  data[11] = '\x38';
+  data[12] = '\xfe';
   write_file(folder / "f", with_length(header, data));
   const SafetensorsFile file(folder / "f");
   EXPECT_FALSE(file.has_digests());
   EXPECT_NO_THROW(file.verify());
   EXPECT_EQ(file.read("a").to_doubles(), (std::vector<double>{1.5, -2}));
+  EXPECT_EQ(file.read("e").to_doubles(), (std::vector<double>{1, -448}));
   try {
     file.read("q");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInput);
-    EXPECT_NE(error.text().find("F8_E4M3"), std::string::npos);
+    EXPECT_NE(error.text().find("F8_E5M2"), std::string::npos);
   }
 }
 

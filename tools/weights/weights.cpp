@@ -138,6 +138,9 @@ int WeightsTool::convert() const {
   Renames rules = renames();
   if (opened.published) rules.insert(rules.end(), opened.published->rename.begin(), opened.published->rename.end());
   const DType floats = dtype_.empty() ? DType::kF32 : parse_dtype(dtype_);
+  if (floats == DType::kF8E4M3)
+    fail(ErrorCode::kUsage, "--dtype ", dtype_,
+         " needs a scale for each channel: galley-quantize quantize.weights.dtype=f8_e4m3 writes it");
   if (!is_floating(floats)) fail(ErrorCode::kUsage, "--dtype ", dtype_, " is not a floating-point type");
   Metadata metadata;
   std::vector<TensorSource> sources;

@@ -31,6 +31,7 @@ class CpuBackend : public Backend {
     switch (stage) {
       case Stage::kForward: report.add(fuse_batch_norm_depthwise(graph, *this)); break;
       case Stage::kBeforeLayout:
+        report.add(decode_f8(graph));
         report.add(fuse_gates(graph, *this));
         report.add(use_stored_weights(graph, *this, options().int4_products, options().int8_products));
         report.add(widen_unsupported(graph, *this));

@@ -1,6 +1,6 @@
 // Conversion between all dtypes, over arrays in the order of their memory: rounded to nearest even; to integers toward zero, saturating,
-// NaN as 0. One pass, bound by memory. The pairs of mixed precision and of images are compiled for each instruction set, the others for the
-// baseline alone.
+// NaN as 0; to f8_e4m3 saturating, NaN as NaN. One pass, bound by memory. The pairs of mixed precision and of images are compiled for each
+// instruction set, the others for the baseline alone.
 
 #include "libcore/backends/cpu/product_targets.h"
 #undef HWY_DISABLED_TARGETS
@@ -77,6 +77,11 @@ struct Float16 {
   using Number = float;
   static GALLEY_INLINE float load(uint16_t stored) { return float_from_f16(stored); }
 };
+struct Float8 {
+  using Stored = uint8_t;
+  using Number = float;
+  static GALLEY_INLINE float load(uint8_t stored) { return float_from_f8(stored); }
+};
 struct Bool {
   using Stored = uint8_t;
   using Number = uint8_t;
@@ -104,6 +109,8 @@ GALLEY_INLINE typename To::Stored store(Number x) {
     return bf16_from_float(static_cast<float>(x));
   } else if constexpr (std::is_same_v<To, Float16>) {
     return f16_from_float(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, Float8>) {
+    return f8_from_float(static_cast<float>(x));
   } else if constexpr (std::is_floating_point_v<typename To::Stored>) {
     return static_cast<typename To::Stored>(x);
   } else {
@@ -143,6 +150,7 @@ Loop loop_to(DType to) {
     case DType::kI8: return convert<From, Plain<int8_t>>;
     case DType::kU8: return convert<From, Plain<uint8_t>>;
     case DType::kBool: return convert<From, Bool>;
+    case DType::kF8E4M3: return convert<From, Float8>;
   }
   GALLEY_ASSERT(false);
 }
@@ -162,6 +170,7 @@ Loop loop_of(DType from, DType to) {
     case DType::kI8: return loop_to<Plain<int8_t>>(to);
     case DType::kU8: return loop_to<Plain<uint8_t>>(to);
     case DType::kBool: return loop_to<Bool>(to);
+    case DType::kF8E4M3: return loop_to<Float8>(to);
   }
   GALLEY_ASSERT(false);
 }

@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "libcore/tensor/dtype.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace galley::quantized_elementwise_loops {
 namespace HWY_NAMESPACE {
@@ -33,6 +35,10 @@ void dequantize_values(const uint8_t* q, uint8_t flip, int32_t zero, float scale
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((q[i] ^ flip) - zero) * scale;
 }
 
+void round_values_to_f8(const float* x, float scale, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = scale * rounded_to_f8(x[i] / scale);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::quantized_elementwise_loops
 HWY_AFTER_NAMESPACE();
@@ -47,6 +53,7 @@ HWY_AFTER_NAMESPACE();
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
+#include "libcore/ops/f8.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -56,6 +63,7 @@ HWY_EXPORT(sum_values);
 HWY_EXPORT(product_values);
 HWY_EXPORT(channel_values);
 HWY_EXPORT(dequantize_values);
+HWY_EXPORT(round_values_to_f8);
 
 }  // namespace quantized_elementwise_loops
 
@@ -337,18 +345,54 @@ class DequantizeWeight : public PreparedKernel {
   int64_t outputs_ = 0, weights_ = 0, line_ = 0, group_ = 0, groups_ = 0;
 };
 
+/// A weight [O,...] from f8_e4m3.
+class DequantizeF8Weight : public PreparedKernel {
+ public:
+  explicit DequantizeF8Weight(const KernelQuery& q) : outputs_(q.out(0).shape[0]), weights_(q.out(0).elements() / outputs_) {
+    for (size_t code = 0; code < values_.size(); ++code) values_[code] = float_from_f8(static_cast<uint8_t>(code));
+  }
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(outputs_, std::max<int64_t>(1, kGrain / 4 / weights_), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * weights_; i < end * weights_; ++i)
+        args.out<float>(0)[i] = args.in<float>(1)[i / weights_] * values_[args.in<uint8_t>(0)[i]];
+    });
+  }
+
+ private:
+  int64_t outputs_, weights_;
+  std::array<float, 256> values_;
+};
+
+class RoundToF8 : public PreparedKernel {
+ public:
+  explicit RoundToF8(const KernelQuery& q) : scale_(static_cast<float>(q.attrs<RoundToF8Attrs>().scale)), count_(q.in(0).elements()) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(count_, kGrain / 4, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(quantized_elementwise_loops::round_values_to_f8)(args.in<float>(0) + begin, scale_, args.out<float>(0) + begin,
+                                                                            end - begin);
+    });
+  }
+
+ private:
+  float scale_;
+  int64_t count_;
+};
+
 Support supports_all(const KernelQuery& q) {
   if (q.in(0).format.is_blocked()) return Support::no(cat("format ", q.in(0).format));
   if (!(q.in(0).format == q.out(0).format)) return Support::no(cat("formats ", q.in(0).format, " and ", q.out(0).format));
   if (q.in(0).elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
   return Support::yes();
 }
-Support supports_weight(const KernelQuery& q) {
+Support supports_weight_of(const KernelQuery& q, bool f8) {
+  if ((q.in(0).dtype == DType::kF8E4M3) != f8) return Support::no(cat("dtype ", q.in(0).dtype));
   if (q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.out(0).dtype));
   for (const TensorType* type : {&q.in(0), &q.out(0)})
     if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
   return q.out(0).elements() == 0 ? Support::no("empty array") : Support::yes();
 }
+Support supports_weight(const KernelQuery& q) { return supports_weight_of(q, false); }
+Support supports_f8_weight(const KernelQuery& q) { return supports_weight_of(q, true); }
 Support supports_quantize(const KernelQuery& q) {
   if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
   return supports_all(q);
@@ -378,13 +422,15 @@ std::unique_ptr<PreparedKernel> prepare_binary(const KernelQuery& q) {
   return std::make_unique<QuantizedBinary>(q, kMultiply);
 }
 
-const std::array<Kernel, 7> kKernels{{{"quantized_add", "float_pieces", supports_binary, prepare_binary<false>},
+const std::array<Kernel, 9> kKernels{{{"quantized_add", "float_pieces", supports_binary, prepare_binary<false>},
                                       {"quantized_mul", "float_pieces", supports_binary, prepare_binary<true>},
                                       {"quantized_concat", "tables", supports_concat, prepare<QuantizedConcat>},
                                       {"lookup", "table", supports_all, prepare<Lookup>},
                                       {"quantize", "pieces", supports_quantize, prepare<Quantize>},
                                       {"dequantize", "pieces", supports_all, prepare<Dequantize>},
-                                      {"dequantize_weight", "lines", supports_weight, prepare<DequantizeWeight>}}};
+                                      {"dequantize_weight", "lines", supports_weight, prepare<DequantizeWeight>},
+                                      {"dequantize_weight", "f8_values", supports_f8_weight, prepare<DequantizeF8Weight>},
+                                      {"round_to_f8", "pieces", supports_quantize, prepare<RoundToF8>}}};
 
 }  // namespace
 

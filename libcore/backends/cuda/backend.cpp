@@ -71,6 +71,7 @@ class CudaBackend : public Backend {
     return {cuda_library_products(tf32, deterministic),
             cuda_library_attention(deterministic),
             cuda_library_integers(),
+            cuda_library_f8(),
             cuda_elementwise(),
             cuda_chains(),
             cuda_boxes(),

@@ -40,6 +40,7 @@ uint64_t bits_of(double value, DType dtype) {
     case DType::kI8: put(static_cast<int8_t>(value)); break;
     case DType::kU8: put(static_cast<uint8_t>(value)); break;
     case DType::kBool: put(static_cast<uint8_t>(value != 0)); break;
+    case DType::kF8E4M3: put(f8_from_float(static_cast<float>(value))); break;
   }
   return bits;
 }
@@ -301,6 +302,7 @@ class Cast : public PreparedKernel {
   bool packs_;
 };
 Support supports_cast(const KernelQuery& query) {
+  if (query.in(0).dtype == DType::kF8E4M3 || query.out(0).dtype == DType::kF8E4M3) return Support::no("f8_e4m3");
   if (query.in(0).format != query.out(0).format) return Support::no("operands of different formats");
   return no_blocked_formats(query);
 }

@@ -36,10 +36,13 @@ int type_of(DType dtype) {
     case DType::kF16: return lt::kRealF16;
     case DType::kI8: return lt::kRealI8;
     case DType::kI32: return lt::kRealI32;
+    case DType::kF8E4M3: return lt::kRealF8E4M3;
     default: return lt::kRealBF16;
   }
 }
 bool is_integer(const ProductForm& form) { return form.dtype == DType::kI8; }
+bool is_f8(const ProductForm& form) { return form.dtype == DType::kF8E4M3; }
+DType type_of_sums(const ProductForm& form) { return is_integer(form) ? DType::kI32 : is_f8(form) ? DType::kF32 : form.dtype; }
 int compute_type(const ProductForm& form) {
   return is_integer(form) ? lt::kComputeI32 : form.tf32 && form.dtype == DType::kF32 ? lt::kComputeTf32 : lt::kComputeF32;
 }
@@ -85,7 +88,7 @@ struct LibraryProduct::Plan {
     a = layout_of(form.dtype, form.a_transposed ? form.k : form.m, form.a_transposed ? form.m : form.k, form.a_line, form.batch,
                   form.a_batch);
     b = layout_of(form.dtype, form.b_transposed ? form.n : form.k, form.b_transposed ? form.k : form.n, 0, form.batch, form.b_batch);
-    y = layout_of(is_integer(form) ? DType::kI32 : form.dtype, form.m, form.n, 0, form.batch, form.m * form.n);
+    y = layout_of(type_of_sums(form), form.m, form.n, 0, form.batch, form.m * form.n);
   }
   /// Asks for the algorithm that is probably the fastest.
   void choose(lt::Handle handle, size_t most_workspace, bool deterministic) {
@@ -116,6 +119,9 @@ std::string library_declines(const ProductForm& form) {
   if (is_integer(form)) {
     if (form.a_transposed || !form.b_transposed || form.n % 4 != 0 || form.k % 4 != 0) return "integers in another form";
     if (form.bias || form.relu) return "integers with an epilogue";
+  } else if (is_f8(form)) {
+    if (form.a_transposed || !form.b_transposed || form.n % 16 != 0 || form.k % 16 != 0) return "f8 in another form";
+    if (form.bias || form.relu) return "f8 with an epilogue";
   } else if (form.dtype != DType::kF32 && form.dtype != DType::kF16 && form.dtype != DType::kBF16) {
     return cat("dtype ", form.dtype);
   }

@@ -11,7 +11,8 @@ namespace galley {
 
 /// y[b] = a[b] b[b] for row-major matrices m x k and k x n, which may be stored transposed; then a bias of n numbers and relu.
 struct ProductForm {
-  /// Of a, b and y: f32, bf16 or f16, with sums in f32; or i8, with y and sums in i32, b transposed, and n and k multiples of 4.
+  /// Of a, b and y: f32, bf16 or f16, with sums in f32; or i8, with y and sums in i32, b transposed, and n and k multiples
+  /// of 4; or f8_e4m3, with y and sums in f32, b transposed, and n and k multiples of 16.
   DType dtype = DType::kF32;
   bool a_transposed = false, b_transposed = false;
   int64_t batch = 1, m = 0, n = 0, k = 0;

@@ -14,6 +14,7 @@ namespace galley {
 inline device::Type type_of(DType dtype) {
   static_assert(device::kF32 == static_cast<int>(DType::kF32) && device::kBF16 == static_cast<int>(DType::kBF16) &&
                 device::kBool == static_cast<int>(DType::kBool));
+  GALLEY_ASSERT(dtype <= DType::kBool, "no kernel but those of f8.h reads ", dtype_name(dtype));
   return static_cast<device::Type>(dtype);
 }
 inline device::Type type_of(const TensorType& type) { return type_of(type.dtype); }

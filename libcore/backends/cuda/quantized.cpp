@@ -269,6 +269,10 @@ Support supports_stored_linear(const KernelQuery& query) {
   return only_contiguous(query);
 }
 
+Support supports_stored_weight(const KernelQuery& query) {
+  return query.in(0).dtype == DType::kF8E4M3 ? Support::no("f8_e4m3") : only_contiguous(query);
+}
+
 Support supports_whole_images(const KernelQuery& query) {
   if (query.has(1)) return Support::no("extents");
   return no_blocked_formats(query);
@@ -286,7 +290,7 @@ constexpr Kernel kKernels[] = {
     {"quantized_adaptive_avg_pool2d", "windows", supports_whole_images,
      prepare_cuda<Pool<QuantizedAdaptiveAvgPool2dAttrs, device::kAdaptiveAveragePool>>},
     {"weight_only_linear", "warps", supports_stored_linear, prepare_cuda<StoredLinear>},
-    {"dequantize_weight", "elements", only_contiguous, prepare_cuda<StoredWeight>},
+    {"dequantize_weight", "elements", supports_stored_weight, prepare_cuda<StoredWeight>},
 };
 
 }  // namespace

@@ -24,6 +24,8 @@ std::span<const Kernel> cuda_library_products(bool tf32, bool deterministic);
 std::span<const Kernel> cuda_library_attention(bool deterministic);
 /// Integers by cuBLASLt and cuDNN, before cuda_quantized().
 std::span<const Kernel> cuda_library_integers();
+/// Layers of f8_e4m3 by cuBLASLt, and their parts for GPUs that lack it.
+std::span<const Kernel> cuda_library_f8();
 std::span<const Kernel> cuda_layer_norms();
 std::span<const Kernel> cuda_loss();
 std::span<const Kernel> cuda_pixels();

@@ -92,7 +92,10 @@ void cast_ref(RefCall& call) {
   const DType dtype = call.attrs<CastAttrs>().dtype;
   for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) {
     const double x = call.in(0)[i];
-    call.out()[i] = is_floating(dtype) ? x : dtype == DType::kBool ? (x != 0 ? 1 : 0) : std::trunc(x);
+    call.out()[i] = is_floating(dtype)        ? x
+                    : dtype == DType::kF8E4M3 ? static_cast<double>(rounded_to_f8(static_cast<float>(x)))
+                    : dtype == DType::kBool   ? (x != 0 ? 1 : 0)
+                                              : std::trunc(x);
   }
 }
 

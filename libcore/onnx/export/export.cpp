@@ -47,6 +47,11 @@ class Exporter {
                  (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
         }) {
     if (request.plan == nullptr) return;
+    for (const LayerPlan& layer : request.plan->layers) {
+      if (!layer.f8) continue;
+      throw Error(ErrorCode::kRecipe, cat("layer ", layer.name, " has operands in f8_e4m3, which ONNX supports only from opset 19"))
+          .suggest("quantize with quantize.weights.dtype=int8, then export again");
+    }
     values_ = planned_values(graph_, domain_, *request.plan);
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
       const LayerPlan* table = domain_.table(n).empty() ? nullptr : request.plan->find(domain_.table(n));

@@ -16,7 +16,7 @@ inline constexpr Status kSuccess = 0, kNotSupported = 15;
 // cublasComputeType_t: products and sums in f32; with the operands rounded to TF32; of i8 in i32
 inline constexpr int kComputeF32 = 68, kComputeTf32 = 77, kComputeI32 = 72;
 // cudaDataType
-inline constexpr int kRealF32 = 0, kRealF16 = 2, kRealI8 = 3, kRealI32 = 10, kRealBF16 = 14;
+inline constexpr int kRealF32 = 0, kRealF16 = 2, kRealI8 = 3, kRealI32 = 10, kRealBF16 = 14, kRealF8E4M3 = 28;
 // cublasLtMatmulDescAttributes_t
 inline constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasAddress = 8, kBiasType = 26;
 // cublasLtEpilogue_t: functions of the result, which add

@@ -9,6 +9,7 @@
 
 #include "libcore/backends/cuda/backend.h"
 #include "libcore/backends/cuda/library_convolutions.h"
+#include "libcore/ops/f8.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/vendor/cuda/dnn.h"
 #include "tests/backends/cuda/stand_in.h"
@@ -83,8 +84,8 @@ TEST(CudaConvolutions, RoundToTf32OnlyWhereAllowed) {
   EXPECT_EQ(results[1], 3.0f);  // 1.0001 has no other neighbor in TF32
 }
 
-/// The algorithm of a quantized convolution, and why those before it decline.
-std::string choice(int64_t groups) {
+/// The algorithm of a convolution of integers or f8, and why those before it decline.
+std::string choice(int64_t groups, bool f8 = false) {
   const std::unique_ptr<Backend> backend = open_cuda({.threads = 2});
   Graph graph;
   const auto input = [&](const char* name, DType dtype, const Shape& shape) {
@@ -93,17 +94,26 @@ std::string choice(int64_t groups) {
     type.shape = shape;
     return graph.add_input(name, type, ValueRole::kInput);
   };
-  QuantizedConv2dAttrs attrs;
-  attrs.groups = groups;
-  quantized_conv2d(input("x", DType::kU8, {1, 6, 5, 5}), input("w", DType::kI8, {6, 6 / groups, 3, 3}), input("s", DType::kF32, {6}), {},
-                   attrs);
+  const Value x = input("x", f8 ? DType::kF32 : DType::kU8, {1, 6, 5, 5}), scale = input("s", DType::kF32, {6}),
+              weight = input("w", f8 ? DType::kF8E4M3 : DType::kI8, {6, 6 / groups, 3, 3});
+  if (f8) {
+    F8Conv2dAttrs attrs;
+    attrs.groups = groups;
+    f8_conv2d(x, weight, scale, {}, attrs);
+  } else {
+    QuantizedConv2dAttrs attrs;
+    attrs.groups = groups;
+    quantized_conv2d(x, weight, scale, {}, attrs);
+  }
   const KernelChoice chosen = backend->choose(backend->query(graph, graph.nodes().back()));
-  return cat(chosen.kernel->algorithm, "; ", chosen.reasons());
+  return cat(chosen.kernel == nullptr ? "none" : chosen.kernel->algorithm, "; ", chosen.reasons());
 }
-TEST(CudaConvolutions, OfIntegersRunByTheLibraryUnlessThereAreGroups) {
+TEST(CudaConvolutions, OfIntegersAndF8RunByTheLibraryUnlessThereAreGroups) {
   stand_in_device();
   EXPECT_EQ(choice(1), "cublaslt_i8; ");
   EXPECT_EQ(choice(2), "direct; cublaslt_i8: groups");
+  EXPECT_EQ(choice(1, true), "cublaslt_f8; ");
+  EXPECT_EQ(choice(2, true), "none; cublaslt_f8: groups") << "its definition runs: a convolution in f32";
 }
 
 struct Layer {

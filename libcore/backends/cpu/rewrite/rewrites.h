@@ -18,6 +18,10 @@ PassReport fuse_gates(Graph& graph, const Target& target);
 /// is stored, at the cost of the casts. Counts them in the report; operators without an f32 form are left unchanged.
 PassReport widen_unsupported(Graph& graph, const Target& target);
 
+/// kBeforeLayout: layers of f8_e4m3 become those of f32 (f8_linear, f8_conv2d), with activations rounded to f8 and weights decoded, which
+/// an inference does once: CPUs do not multiply f8.
+PassReport decode_f8(Graph& graph);
+
 /// kBeforeLayout: 3 x 3 convolutions of stride 1, their two gradients and quantized ones use Winograd's minimal filtering (winograd.h)
 /// where that is faster. Kernels are transformed by a node of their own; an inference runs it once.
 PassReport use_winograd(Graph& graph, const Target& target);

@@ -9,6 +9,7 @@
 #include "libcore/backends/cuda/kernels/copy.h"
 #include "libcore/backends/cuda/kernels/elementwise.h"
 #include "libcore/backends/cuda/kernels/embedding.h"
+#include "libcore/backends/cuda/kernels/f8.h"
 #include "libcore/backends/cuda/kernels/instances.h"
 #include "libcore/backends/cuda/kernels/integers.h"
 #include "libcore/backends/cuda/kernels/layer_norm.h"

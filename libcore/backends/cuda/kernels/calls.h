@@ -8,7 +8,7 @@ namespace galley::device {
 /// Threads of a block in all launches.
 inline constexpr int kThreads = 256;
 
-/// Element types: the values of DType.
+/// Element types: the values of DType. f8_e4m3 is none of them: only the kernels of f8.h read and write it.
 enum Type : int { kF32, kF64, kF16, kBF16, kI64, kI32, kI16, kI8, kU8, kBool };
 
 inline constexpr int kMaxDimensions = 8;
@@ -716,6 +716,57 @@ struct StoredLinearCall {
   float* y;
   int activation;
   int64_t rows, outputs;
+};
+
+/// scale * (x / scale rounded to f8_e4m3), in f32, bf16 or f16.
+struct RoundToF8Call {
+  const void* from;
+  void* to;
+  Type type;
+  float scale;
+  int64_t elements;
+};
+/// Weights as f32: rows of `row` codes, each with a scale.
+struct F8WeightCall {
+  const uint8_t* from;
+  const float* scale;
+  float* to;
+  int64_t row, elements;
+};
+/// As PackCall, of real values: x / scale in f8_e4m3. Outside of an image is 0.
+struct F8PackCall {
+  const void* from;
+  uint32_t* to;
+  Type type;
+  float scale;
+  int64_t size[4], steps[4];  // of `from`
+  int kernel[2], stride[2], padding[2], dilation[2], result[2];
+  int channels, row;  // multiples of 4
+};
+/// As PackWeightsCall, of codes of f8_e4m3, without sums.
+struct F8PackWeightsCall {
+  const uint8_t* from;
+  uint8_t* to;
+  int64_t size[4], steps[4];
+  int64_t outputs, channels, row;
+};
+inline constexpr int kF8Tile = 16;
+/// sums [m,n] = a [m,k] b [n,k]^T of codes of f8_e4m3. A block computes kF8Tile x kF8Tile of them.
+struct F8ProductCall {
+  const uint8_t *a, *b;
+  float* sums;
+  int64_t m, n, k;
+};
+/// y = activation(sums * (x_scale * weight_scale[o]) + bias[o] + residual): y and the residual [N,O,h,w] in `type`, sums [N,h,w,line].
+struct F8ResultCall {
+  const float *sums, *weight_scale, *bias;
+  const void* residual;
+  void* y;
+  Type type;
+  float x_scale;
+  int activation;
+  int64_t size[4], steps[4];
+  int64_t line;
 };
 
 /// Means of windows of integers. Types are in the maps.

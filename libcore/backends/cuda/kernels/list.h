@@ -28,6 +28,7 @@
   X(square_parts) X(square_total) X(copy_lines) \
   X(quantize_elements) X(dequantize_elements) X(quantized_pairs) X(range_parts) X(quantize_by_range) X(quantized_tiles) \
   X(quantized_conv2d_direct) X(pack_integers) X(pack_integer_weights) X(integer_results) \
+  X(round_to_f8_elements) X(f8_weights) X(pack_f8) X(pack_f8_weights) X(f8_product_tiles) X(f8_results) \
   X(stored_weights) X(stored_linear_rows) X(quantized_pool) X(matmul_tiles_double) \
   X(nms_samples) X(grid_boxes_cells) X(best_anchors) X(match_anchors) X(match_anchor_centers) X(top_mask_rows) X(take_box_rows) \
   X(append_object_rows) X(sample_label_rows) X(true_row_places) \

@@ -65,11 +65,24 @@ double to_tf32(float value) {
   return bits.number;
 }
 
-/// The shapes of op(a) op(b) = d agree. Integers: only a^T b of whole words.
+/// By the table of the format: S.0000.fff is fff 2^-9, S.eeee.fff is (8 + fff) 2^(eeee - 10), S.1111.111 is NaN.
+double from_e4m3(int code) {
+  const int exponent = code >> 3 & 15, fraction = code & 7;
+  double size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  if (exponent == 15 && fraction == 7) size = std::numeric_limits<double>::quiet_NaN();
+  return (code & 128) != 0 ? -size : size;
+}
+
+/// The shapes of op(a) op(b) = d agree. Integers: only a^T b of whole words. f8: only a^T b of whole 16 bytes, to f32, without an epilogue.
 bool agree(const StandInProduct& product, const StandInLayout& a, const StandInLayout& b, const StandInLayout& d) {
   if (product.compute == lt::kComputeI32) {
     if (a.type != lt::kRealI8 || b.type != lt::kRealI8 || d.type != lt::kRealI32) return false;
     if (product.transpose_a == 0 || product.transpose_b != 0 || a.rows % 4 != 0 || d.rows % 4 != 0) return false;
+  }
+  if (a.type == lt::kRealF8E4M3 || b.type == lt::kRealF8E4M3) {
+    const bool whole = a.rows % 16 == 0 && a.leading % 16 == 0 && b.leading % 16 == 0 && d.rows % 16 == 0;
+    if (a.type != b.type || d.type != lt::kRealF32 || product.compute != lt::kComputeF32 || product.epilogue != lt::kPlain) return false;
+    if (product.transpose_a == 0 || product.transpose_b != 0 || !whole) return false;
   }
   const int64_t m = product.transpose_a != 0 ? a.columns : a.rows, k = product.transpose_a != 0 ? a.rows : a.columns;
   const int64_t n = product.transpose_b != 0 ? b.rows : b.columns, kb = product.transpose_b != 0 ? b.columns : b.rows;
@@ -81,7 +94,9 @@ void multiply(const StandInProduct& product, StandInLayout a_layout, const void*
               StandInLayout d_layout, void* d, double error) {
   const bool tf32 = product.compute == lt::kComputeTf32;
   const auto element = [&](const StandInLayout& layout, const void* values, int64_t batch, int64_t row, int64_t column) {
-    const float value = device::load<float>(values, batch * layout.stride + column * layout.leading + row, type_of(layout.type));
+    const int64_t at = batch * layout.stride + column * layout.leading + row;
+    if (layout.type == lt::kRealF8E4M3) return from_e4m3(static_cast<const uint8_t*>(values)[at]);
+    const float value = device::load<float>(values, at, type_of(layout.type));
     return tf32 ? to_tf32(value) : static_cast<double>(value);
   };
   const int64_t k = product.transpose_a != 0 ? a_layout.rows : a_layout.columns;
