@@ -197,7 +197,9 @@ void Session::load_each(const std::vector<ParameterSpec>& parameters, const std:
                                         "); they can be evaluated, but not trained or quantized"))
         .key("weights")
         .suggest(cat("use the float weights that they were made from (galley-weights show lists them as galley.parents), or ",
-                     plan->method == QuantMethod::kWeightOnly ? "train adapters over them (lora)" : "train with quantize.method=qat"));
+                     plan->method == QuantMethod::kWeightOnly ? "train adapters over them (lora)"
+                     : plan->has_f8()                         ? "quantize with quantize.method=weight_only and train adapters (lora)"
+                                                              : "train with quantize.method=qat"));
   }
   std::map<std::string, const ParameterSpec*> unfilled;
   for (const ParameterSpec& spec : parameters) unfilled[spec.name] = &spec;

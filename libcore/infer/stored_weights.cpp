@@ -48,7 +48,7 @@ std::shared_ptr<const QuantizationPlan> stored_plan(const Recipe& recipe) { retu
 void store_weights(CapturedModel& model, const QuantizationPlan& plan, bool training) {
   if (plan.method != QuantMethod::kWeightOnly) {
     throw Error(ErrorCode::kRecipe,
-                cat("adapters need products in float, but the weights are quantized for products of integers (", plan.str(), ")"))
+                cat("adapters need products in float, but the weights are quantized for products of 8-bit numbers (", plan.str(), ")"))
         .key("weights")
         .suggest("quantize the base with quantize.method=weight_only, or train on its float weights");
   }

@@ -117,7 +117,10 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   if (!std::isfinite(extent.min) || !std::isfinite(extent.max))
     fail(ErrorCode::kNumeric, "the weight ", name, " has values that are not finite");
   if (scheme.dtype == QuantDType::kF8E4M3) {
-    GALLEY_CHECK(bounds == nullptr, "the trained bounds of ", name, " are those of integers, but its scheme is f8_e4m3");
+    if (bounds != nullptr)
+      throw Error(ErrorCode::kRecipe, cat("the trained bounds of ", name, " are those of integers, but its weights are f8_e4m3"))
+          .key("quantize.weights.dtype")
+          .suggest("calibrate the float weights again, or write int8");
     return quantize_to_f8(weight, scheme, name);
   }
 

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 3> kEmbeddings{"auto", "int8", "float"};
 
 constexpr std::string_view kDTypeOfWeights =
     "type of stored weights: int8; int4 with two values per byte (weight_only); f8_e4m3, to which inputs of these layers are rounded too "
-    "(static; for GPUs of compute capability 8.9 or later, on a CPU it saves memory alone)";
+    "(static; for GPUs of compute capability 8.9 or later, on a CPU only the file is smaller)";
 constexpr std::string_view kSchemeOfWeights = "one scale per output channel or per tensor; symmetric: zero point 0; affine: any zero point";
 constexpr std::string_view kObserverOfWeights = "how the range is determined: min_max, percentile or mse";
 constexpr std::string_view kGroupOfWeights = "number of weights of a channel that share a scale (weight_only); null: the whole channel";

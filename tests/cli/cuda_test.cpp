@@ -246,8 +246,8 @@ TEST(Cuda, QuantizedModelsEvaluateAsOnTheProcessor) {
   const TemporaryFolder folder;
   const std::string train = "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n";
   write_file(folder / "cnn.yaml",
-             "recipe: 1\nmodel: {type: cnn, num_classes: 4, channels: [8, 8]}\ndata: {train: {source: {type: synthetic, samples: 32}}, "
-             "val: {source: {type: synthetic, samples: 8}, batch: 4}}\n" +
+             "recipe: 1\nmodel: {type: cnn, num_classes: 4, channels: [8, 8]}\ndata: {train: {source: {type: synthetic, samples: 32, "
+             "values: image}}, val: {source: {type: synthetic, samples: 8, values: image}, batch: 4}}\n" +
                  train);
   const std::string tokens = "{source: {type: synthetic, samples: 8, values: integer, high: 64}";
   write_file(folder / "gpt.yaml",
@@ -269,6 +269,12 @@ TEST(Cuda, QuantizedModelsEvaluateAsOnTheProcessor) {
     }
     EXPECT_NEAR(losses["cuda"], losses["cpu"], 1e-4 * losses["cpu"]) << model << ", " << method;
   }
+  // A program in integers takes images in numbers, one in float takes bytes; a comparison feeds both the same.
+  const std::string cnn = " cnn.yaml weights=cnn/weights.safetensors device=cuda -q ";
+  Outcome outcome = shell(in + "galley-quantize" + cnn + "quantize.method=static --evaluate -o evaluated.safetensors");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  outcome = shell(in + "galley-evaluate" + cnn + "--against static.safetensors");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
 TEST(Cuda, MeasuresTheLimitsOfTheGpu) {

@@ -65,10 +65,10 @@ struct F8Layer {
   }
 };
 
-/// Windows are products of at most so many bytes at once.
-constexpr int64_t kMostF8Windows = 64 << 20;
+/// Products are of at most so many bytes of windows, and of sums, at once.
+constexpr int64_t kMostF8Windows = int64_t{64} << 20, kMostF8Sums = int64_t{256} << 20;
 
-/// The product of some images: as many as kMostF8Windows allows of a number that divides the batch.
+/// The product of some images, or rows of a linear layer: as many as these limits allow of a number that divides the batch.
 struct F8Product {
   ProductForm form{.dtype = DType::kF8E4M3, .b_transposed = true};
   int64_t images = 0;
@@ -76,8 +76,11 @@ struct F8Product {
     const Shape &weight = layer.weight_size, &y = layer.y_size;
     form.n = f8_whole(weight[0]);
     form.k = f8_whole(weight[2] * weight[3] * layer.channels());
-    images = layer.linear() ? y[0] : std::clamp<int64_t>(kMostF8Windows / (y[2] * y[3] * form.k), 1, y[0]);
+    const int64_t pixels = y[2] * y[3], by_sums = kMostF8Sums / (4 * pixels * form.n);
+    const int64_t most = std::clamp<int64_t>(layer.linear() ? by_sums : std::min(by_sums, kMostF8Windows / (pixels * form.k)), 1, y[0]);
+    images = most;
     while (y[0] % images != 0) --images;
+    if (layer.linear() && images * 8 < most) images = y[0];  // many small products would take longer than memory is worth
     form.m = images * y[2] * y[3];
   }
 };
@@ -93,7 +96,8 @@ Support supports_f8(const KernelQuery& query) {
   if (query.has(kResidual) && query.in(kResidual).format != query.out(0).format) return Support::no("operands of different formats");
   if (const Support formats = query.node.is("f8_linear") ? only_contiguous(query) : no_blocked_formats(query); !formats) return formats;
   const ProductForm form = F8Product(F8Layer(query)).form;
-  if (form.m * form.k / 4 >= int64_t{1} << 31) return Support::no("an operand of 8 GiB");
+  if (std::max({form.m * form.k / 4, form.n * form.k, form.m * form.n}) >= int64_t{1} << 31)  // kernels count in 32 bits
+    return Support::no("an operand of 8 GiB, a weight of 2 GiB or a result of 2^31 numbers");
   const std::string reason = library_declines(form);
   return reason.empty() ? Support::yes() : Support::no(reason);
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Operands in f8_e4m3 (tensor/dtype.h) for products by cuBLASLt, and their sums as results; and the same product by own code, on a GPU for
-// which the library has no algorithm. All are bound by memory but that product.
+// which the library has no algorithm. Not yet measured.
 
 #include "libcore/backends/cuda/kernels/activations.h"
 
@@ -65,12 +65,14 @@ GALLEY_KERNEL(pack_f8, (const F8PackCall call)) {
   }
 }
 
-/// Weights as rows with zeros for what is added.
+/// Weights as rows with zeros for what is added. The host gives less than 2^31 codes.
 GALLEY_KERNEL(pack_f8_weights, (const F8PackWeightsCall call)) {
+  const auto wide = static_cast<uint32_t>(call.row), channels = static_cast<uint32_t>(call.channels),
+             columns = static_cast<uint32_t>(call.size[3]);
   for (int64_t i = first_element(); i < call.outputs * call.row; i += all_threads()) {
-    const int64_t o = i / call.row, place = i % call.row;
-    const int64_t channel = place % call.channels, column = place / call.channels % call.size[3],
-                  row = place / call.channels / call.size[3];
+    const auto number = static_cast<uint32_t>(i);
+    const uint32_t o = number / wide, place = number - o * wide, tap = place / channels, channel = place - tap * channels;
+    const uint32_t row = tap / columns, column = tap - row * columns;
     const bool real = o < call.size[0] && channel < call.size[1] && row < call.size[2];
     const int64_t from = o * call.steps[0] + channel * call.steps[1] + row * call.steps[2] + column * call.steps[3];
     call.to[i] = real ? call.from[from] : static_cast<uint8_t>(0);
@@ -97,15 +99,19 @@ GALLEY_KERNEL(f8_product_tiles, (const F8ProductCall call)) {
   }
 }
 
+/// The host gives less than 2^31 results.
 GALLEY_KERNEL(f8_results, (const F8ResultCall call)) {
-  const int64_t pixels = call.size[2] * call.size[3];
+  const auto pixels = static_cast<uint32_t>(call.size[2] * call.size[3]), outputs = static_cast<uint32_t>(call.size[1]),
+             columns = static_cast<uint32_t>(call.size[3]), image = outputs * pixels;
   // Neighboring threads compute results that are next to each other in memory.
   const bool channels_inner = call.steps[1] == 1;
-  for (int64_t i = first_element(); i < call.size[0] * call.size[1] * pixels; i += all_threads()) {
-    const int64_t n = i / (call.size[1] * pixels), rest = i % (call.size[1] * pixels);
-    const int64_t o = channels_inner ? rest % call.size[1] : rest / pixels, pixel = channels_inner ? rest / call.size[1] : rest % pixels;
-    const int64_t y = n * call.steps[0] + o * call.steps[1] + pixel / call.size[3] * call.steps[2] + pixel % call.size[3] * call.steps[3];
-    float real = call.sums[(n * pixels + pixel) * call.line + o] * (call.x_scale * call.weight_scale[o]);
+  for (int64_t i = first_element(); i < call.size[0] * image; i += all_threads()) {
+    const auto number = static_cast<uint32_t>(i);
+    const uint32_t n = number / image, rest = number - n * image, outer = rest / (channels_inner ? outputs : pixels);
+    const uint32_t inner = rest - outer * (channels_inner ? outputs : pixels), o = channels_inner ? inner : outer,
+                   pixel = channels_inner ? outer : inner, row = pixel / columns, column = pixel - row * columns;
+    const int64_t y = n * call.steps[0] + o * call.steps[1] + row * call.steps[2] + column * call.steps[3];
+    float real = call.sums[(int64_t{n} * pixels + pixel) * call.line + o] * (call.x_scale * call.weight_scale[o]);
     if (call.bias != nullptr) real += call.bias[o];
     if (call.residual != nullptr) real += load_real(call.residual, y, call.type);
     store_real(activated(call.activation, real), call.y, y, call.type);
