@@ -50,6 +50,7 @@ inline size_t size_of(dnn::Type type) {
     case dnn::kTypeNote:
     case dnn::kTypePointwise:
     case dnn::kTypeReduction:
+    case dnn::kTypeStatistics:
     case dnn::kTypeFloat:
     case dnn::kTypeI32: return 4;
     default: return 8;
