@@ -328,7 +328,7 @@ struct EmbeddingCall {
   int64_t tokens, rows, width;
 };
 
-/// to[token] = the row of the table that `index` selects, in words; all bits set where there is no such row.
+/// to[token] = table[index[token]], copied in words. An index outside the table gives words with all bits set.
 struct EmbeddingLookupCall {
   const void *table, *index;
   void* to;
