@@ -175,10 +175,6 @@ int64_t QuantizationPlan::quantized_layers() const {
   return std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty(); });
 }
 
-bool QuantizationPlan::has_f8() const {
-  return std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.f8; });
-}
-
 std::string QuantizationPlan::dtype() const {
   std::set<QuantDType> types;
   for (const LayerPlan& layer : layers) {

@@ -2,6 +2,7 @@
 // QuantizationPlan: together with the captured model it determines the quantized graph. A file of quantized weights contains it as
 // `galley.quantization`.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -49,7 +50,9 @@ struct QuantizationPlan {
   /// The number of layers that run on integers or f8_e4m3 (weight_only: are stored as integers).
   int64_t quantized_layers() const;
   /// Does a layer run on f8_e4m3?
-  bool has_f8() const;
+  bool has_f8() const {
+    return std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.f8; });
+  }
   /// "int8", "int8 and int4", "f8_e4m3": of the layers that are quantized.
   std::string dtype() const;
   /// "static: 53 of 54 layers in int8"
