@@ -50,6 +50,8 @@ const OpDef& mixed_cross_entropy_op() {
                          .cost = cross_entropy_op().cost,
                          .layout = {FormatRule::kContiguous},
                          .definition = define_loss,
+                         .index_range = cross_entropy_op().index_range,
+                         .indices = cross_entropy_op().indices,
                          .made_by_rewrite = true,
                          .variant_of = "cross_entropy"};
   return def;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -154,6 +155,13 @@ struct InPlace {
   int input;
 };
 
+/// Legal indices: 0 to count - 1, and `ignored`.
+struct IndexRange {
+  int64_t count = 0;
+  std::string_view of;  // what they select, for messages: "rows", "classes"
+  std::optional<int64_t> ignored;
+};
+
 /// One operator. The table in ops/registry.cpp registers it.
 struct OpDef {
   std::string_view name;
@@ -193,9 +201,9 @@ struct OpDef {
   void (*f8_form)(IntegerBuilder&) = nullptr;
   /// For kScale, from constant inputs in float: set(0, scale of each channel), set(1, shift of each channel).
   void (*channel_scale)(IntegerBuilder&) = nullptr;
-  /// How many rows the values of input `indices` select from; nullptr: any value is legal. Runs on devices check arrays of indices when
-  /// they are fed, because kernels there can throw no errors.
-  int64_t (*index_count)(const OpContext&) = nullptr;
+  /// What the values of input `indices` select from; nullptr: any value is legal. Runs on devices check arrays of indices when they are
+  /// fed, because kernels there can throw no errors.
+  IndexRange (*index_range)(const OpContext&) = nullptr;
   int indices = -1;
   IntegerRole integer = IntegerRole::kNone;
   /// Does it multiply 8-bit values of which two products may exceed 16 bits, so that quantize.saturation could make it faster?

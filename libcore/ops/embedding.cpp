@@ -46,7 +46,7 @@ const OpDef& embedding_op() {
                              },
                          .layout = {FormatRule::kContiguous},
                          .definition = definition::embedding,
-                         .index_count = [](const OpContext& c) { return c.in(0).shape[0]; },
+                         .index_range = [](const OpContext& c) { return IndexRange{c.in(0).shape[0], "rows"}; },
                          .indices = 1,
                          .cases = {"embedding:10000x256+64x128@i64"}};
   return def;

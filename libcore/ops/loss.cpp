@@ -54,6 +54,8 @@ std::vector<TensorType> infer_cross_entropy_backward(const OpContext& c) {
   return {c.in(1)};
 }
 
+IndexRange classes_of_targets(const OpContext& c) { return {c.in(0).shape[1], "classes", c.attrs<CrossEntropyAttrs>().ignore_index}; }
+
 std::vector<TensorType> infer_elementwise_loss(const OpContext& c) {
   check_floating(c.in(0), "x");
   check_like(c.in(1), "target", c.in(0), "x");
@@ -107,6 +109,8 @@ const OpDef& cross_entropy_op() {
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
                          .definition = definition::cross_entropy,
+                         .index_range = classes_of_targets,
+                         .indices = 1,
                          .cases = {"cross_entropy:64x1000+64@i64"}};
   return def;
 }

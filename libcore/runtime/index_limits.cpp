@@ -9,17 +9,18 @@
 namespace galley {
 namespace {
 
-/// The first value that is not in 0 to count - 1.
+/// The first value that is not legal.
 template <class T>
-std::optional<int64_t> outside(const Tensor& values, int64_t count) {
+std::optional<int64_t> outside(const Tensor& values, const IndexRange& range) {
   const std::span<const T> all(values.data_as<T>(), static_cast<size_t>(values.shape().elements()));
-  const auto found = std::find_if(all.begin(), all.end(), [count](T value) { return value < 0 || value >= count; });
+  const auto illegal = [&range](T value) { return (value < 0 || value >= range.count) && value != range.ignored; };
+  const auto found = std::find_if(all.begin(), all.end(), illegal);
   return found == all.end() ? std::nullopt : std::optional<int64_t>(*found);
 }
-std::optional<int64_t> index_outside(const Tensor& values, int64_t count) {
+std::optional<int64_t> index_outside(const Tensor& values, const IndexRange& range) {
   switch (values.dtype()) {
-    case DType::kI64: return outside<int64_t>(values, count);
-    case DType::kI32: return outside<int32_t>(values, count);
+    case DType::kI64: return outside<int64_t>(values, range);
+    case DType::kI32: return outside<int32_t>(values, range);
     default: return std::nullopt;  // no fields have other integers
   }
 }
@@ -30,11 +31,11 @@ IndexLimits::IndexLimits(const Program& program) {
   const Graph& graph = program.graph();
   for (const Step& step : program.steps()) {
     const Node& node = graph.nodes()[static_cast<size_t>(step.node)];
-    if (node.op->index_count == nullptr) continue;
+    if (node.op->index_range == nullptr) continue;
     const ValueId id = node.input(static_cast<size_t>(node.op->indices));
     const MemorySlot* place = id == kNoValue ? nullptr : &program.memory().values[static_cast<size_t>(id)];
     if (place == nullptr || place->region != MemorySlot::Region::kNamed || graph.value(place->named).role != ValueRole::kInput) continue;
-    limits_[place->named].push_back({&node, node.op->index_count(context_of(graph, node))});
+    limits_[place->named].push_back({&node, node.op->index_range(context_of(graph, node))});
   }
 }
 
@@ -42,9 +43,12 @@ void IndexLimits::check(ValueId input, const Tensor& values) const {
   const auto found = limits_.find(input);
   if (found == limits_.end()) return;
   for (const Limit& limit : found->second) {
-    if (const std::optional<int64_t> index = index_outside(values, limit.count))
-      throw Error(ErrorCode::kInput, cat("[", limit.node->op->name, "] index ", *index, " is outside the table of ", limit.count, " rows"))
-          .context(cat(" at ", limit.node->path, " (", limit.node->op->name, ")"));
+    const std::optional<int64_t> index = index_outside(values, limit.range);
+    if (!index) continue;
+    const OpDef& op = family_of(*limit.node->op);
+    throw Error(ErrorCode::kInput, cat("[", op.name, "] ", op.inputs[static_cast<size_t>(op.indices)].name, " ", *index, " is outside the ",
+                                       limit.range.count, " ", limit.range.of))
+        .context(cat(" at ", limit.node->path, " (", op.name, ")"));
   }
 }
 

@@ -12,7 +12,7 @@ namespace galley {
 
 class IndexLimits {
  public:
-  /// Of the fed arrays that operators of the program read as they are, or through views (OpDef::index_count).
+  /// Of the fed arrays that operators of the program read as they are, or through views (OpDef::index_range).
   explicit IndexLimits(const Program& program);
   /// Throws Error (kInput), naming the index, the operator and its module, if one of `values`, an array in the host's memory that is fed to
   /// `input`, selects nothing.
@@ -21,7 +21,7 @@ class IndexLimits {
  private:
   struct Limit {
     const Node* node;
-    int64_t count;
+    IndexRange range;
   };
   std::map<ValueId, std::vector<Limit>> limits_;
 };
