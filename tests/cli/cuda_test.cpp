@@ -255,19 +255,23 @@ TEST(Cuda, QuantizedModelsEvaluateAsOnTheProcessor) {
                  "}, val: " + tokens + ", batch: 2}}\n" + train);
   const std::string in = "cd " + folder.path() + " && " + kStandIn + " ";
   for (const std::string model : {"cnn", "gpt"}) ASSERT_EQ(shell(in + "galley-train " + model + ".yaml -q -o " + model).code, 0);
-  for (const auto& [model, method] : {std::pair<std::string, std::string>("cnn", "static"), {"gpt", "dynamic"}, {"gpt", "weight_only"}}) {
-    ASSERT_EQ(shell(in + "galley-quantize " + model + ".yaml weights=" + model + "/weights.safetensors quantize.method=" + method +
-                    " -q -o " + method + ".safetensors")
-                  .code,
-              0);
+  struct Case {
+    std::string model, words, file;
+  };
+  for (const auto& [model, words, file] :
+       {Case{"cnn", "method=static", "static.safetensors"}, Case{"cnn", "method=static quantize.weights.dtype=f8_e4m3", "f8.safetensors"},
+        Case{"gpt", "method=dynamic", "dynamic.safetensors"}, Case{"gpt", "method=weight_only", "weight_only.safetensors"}}) {
+    ASSERT_EQ(
+        shell(in + "galley-quantize " + model + ".yaml weights=" + model + "/weights.safetensors quantize." + words + " -q -o " + file)
+            .code,
+        0);
     std::map<std::string, double> losses;
     for (const std::string device : {"cpu", "cuda"}) {
-      const Outcome outcome =
-          shell(in + "galley-evaluate " + model + ".yaml weights=" + method + ".safetensors device=" + device + " -q --format json");
+      const Outcome outcome = shell(in + "galley-evaluate " + model + ".yaml weights=" + file + " device=" + device + " -q --format json");
       ASSERT_EQ(outcome.code, 0) << outcome.err;
       losses[device] = nlohmann::json::parse(outcome.out)["metrics"]["loss"];
     }
-    EXPECT_NEAR(losses["cuda"], losses["cpu"], 1e-4 * losses["cpu"]) << model << ", " << method;
+    EXPECT_NEAR(losses["cuda"], losses["cpu"], 1e-4 * losses["cpu"]) << model << ", " << words;
   }
   // A program in integers takes images in numbers, one in float takes bytes; a comparison feeds both the same.
   const std::string cnn = " cnn.yaml weights=cnn/weights.safetensors device=cuda -q ";
@@ -295,6 +299,16 @@ TEST(Cuda, VersionListsDevices) {
   EXPECT_NE(outcome.out.find("device cuda: an NVIDIA GPU"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("driver of CUDA 13.0, " + kDriver), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("cuBLASLt 13.1.0, " + kFolder + "/libcublasLt.so.13"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(" and PTX of the last one"), std::string::npos) << outcome.out;
+}
+TEST(Cuda, VersionNamesTheFilesThatTheLoaderFinds) {
+  const std::string loader = " LD_LIBRARY_PATH=" + kFolder + " galley-train --version -v";
+  for (const std::string& driver : {kDriver, std::string("/nowhere/libcuda.so.1")}) {
+    const Outcome outcome = shell("env -u GALLEY_CUDA_LIBRARIES GALLEY_CUDA_DRIVER=" + driver + loader);
+    EXPECT_EQ(outcome.code, 0);
+    for (const char* file : {"/libcublasLt.so.13", "/libcudnn.so.9", "/libnccl.so.2"})
+      EXPECT_NE(outcome.out.find(", " + kFolder + file), std::string::npos) << driver << ": " << outcome.out;
+  }
 }
 
 }  // namespace

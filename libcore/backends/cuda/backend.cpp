@@ -111,13 +111,19 @@ std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
 
 std::string cuda_requirements() {
   const cuda::LibraryState driver = cuda::driver_state();
-  const std::string kernels =
-      cuda_architectures().empty() ? "no kernels: built without nvcc (scripts/setup --cuda)" : cat("kernels for ", cuda_architectures());
-  if (!driver.problem.empty()) return cat(kernels, "; ", driver.problem);
-  std::string all = cat(kernels, "; driver of CUDA ", driver.version, ", ", driver.file);
+  const std::string release = cuda::driver_release(), architectures(cuda_architectures());
+  std::string all = architectures.empty() ? "no kernels: built without nvcc (scripts/setup --cuda)"
+                                          : cat("kernels for ", architectures, " and PTX of the last one");
+  all += "; " + (driver.problem.empty() ? cat("driver ", release, release.empty() ? "" : " ", "of CUDA ", driver.version, ", ", driver.file)
+                                        : driver.problem);
   for (const cuda::LibraryState* library : {&cuda::lt::blas_lt().state, &cuda::dnn::dnn().state, &cuda::nccl::nccl().state,
-                                            &cuda::nvrtc::nvrtc().state, &cuda::cupti::cupti().state})
-    all += cat("; ", library->problem.empty() ? cat(library->name, " ", library->version, ", ", library->file) : library->problem);
+                                            &cuda::nvrtc::nvrtc().state, &cuda::cupti::cupti().state}) {
+    if (library->problem.empty()) {
+      all += cat("; ", library->name, " ", library->version, ", ", library->file);
+    } else if (driver.problem.empty()) {  // else the first thing to install is the driver
+      all += "; " + library->problem;
+    }
+  }
   return all;
 }
 

@@ -34,7 +34,7 @@ std::string path_of(const std::string& in, const std::string& key) { return cat(
 std::string plan_key(const CudaDevice& device, const cuda::LibraryState& library, const std::string& form) {
   const CudaFacts& facts = device.facts();
   return cat(library.name, " ", library.version, "; ", facts.name, ", ", facts.capability, ", ", facts.processors, " processors; driver ",
-             cuda::driver_state().version, "; ", form);
+             cuda::driver_state().version, " ", cuda::driver_release(), "; ", form);
 }
 
 // A file: the head, the digest of what follows, the key on a line, the plan.

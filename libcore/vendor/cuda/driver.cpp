@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <cctype>
 #include <cstdlib>
+#include <fstream>
 
 #include "libcore/base/error.h"
 #include "libcore/vendor/cuda/library.h"
@@ -99,6 +101,16 @@ const Driver& driver() {
 }
 
 LibraryState driver_state() { return opened().state; }
+
+std::string driver_release() {
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  ..."
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string word;
+  while (file >> word) {
+    if (std::isdigit(static_cast<unsigned char>(word.front())) != 0 && word.find('.') != std::string::npos) return word;
+  }
+  return "";
+}
 
 void check(Result result, const std::string& what) {
   if (result == kSuccess) return;

@@ -95,6 +95,9 @@ struct LibraryState {
 /// The state of the driver. Never throws.
 LibraryState driver_state();
 
+/// The release of the installed driver, "580.159.04": several have the same version of CUDA. Empty: unknown.
+std::string driver_release();
+
 /// Throws Error (kResource) with the name and the text of the error, unless the result is kSuccess. `what`: the call, for the message.
 void check(Result result, const std::string& what);
 

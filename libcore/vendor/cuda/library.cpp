@@ -1,6 +1,7 @@
 #include "libcore/vendor/cuda/library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -28,6 +29,17 @@ void add_packages(const std::string& environment, std::vector<std::string>& fold
     if (!python.path().filename().string().starts_with("python3")) continue;
     for (const char* package : {"cu13", "cudnn", "nccl"}) folders.push_back(python.path() / "site-packages/nvidia" / package / "lib");
   }
+}
+
+/// The folder of the file that the loader finds by its name; "": it finds none that it can open.
+std::string folder_of_loader(const char* file) {
+  void* handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) return "";
+  const link_map* map = nullptr;
+  dlinfo(handle, RTLD_DI_LINKMAP, &map);
+  const std::filesystem::path path = map != nullptr ? map->l_name : "";
+  dlclose(handle);  // its other files are opened before it
+  return path.parent_path();
 }
 
 }  // namespace
@@ -64,12 +76,12 @@ std::string warn_of_problem(const LibraryState& state) {
 Library open_library(const LibraryRow& row, const std::vector<std::string>& folders) {
   Library library{.state = {.name = row.name, .version = "", .file = "", .problem = ""}};
   std::string errors;
-  for (const std::string& folder : folders) {
-    const std::string file = folder.empty() ? row.files[0] : folder + "/" + row.files[0];
+  for (const std::string& given : folders) {
+    const std::string folder = given.empty() ? folder_of_loader(row.files[0]) : given, file = folder + "/" + row.files[0];
     std::error_code ignored;
-    if (!folder.empty() && !std::filesystem::exists(file, ignored)) continue;
+    if (folder.empty() || !std::filesystem::exists(file, ignored)) continue;
     std::string failed;
-    for (size_t i = row.files.size(); !folder.empty() && i-- > 1;) {
+    for (size_t i = row.files.size(); i-- > 1;) {
       // Of another folder they could be of another version.
       const std::string part = folder + "/" + row.files[i];
       if (dlopen(part.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) failed = dlerror();
@@ -82,7 +94,7 @@ Library open_library(const LibraryRow& row, const std::vector<std::string>& fold
       library.state.file = file;
       return library;
     }
-    if (!folder.empty()) errors += (errors.empty() ? "" : "; ") + failed;
+    errors += (errors.empty() ? "" : "; ") + failed;
   }
   library.state.problem =
       cat(row.name,

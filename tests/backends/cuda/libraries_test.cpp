@@ -129,6 +129,37 @@ TEST(CudaLibraries, ProductsRoundToTf32OnlyWhereAllowed) {
   EXPECT_TRUE(on_gpu() || exact != rounded);  // on a GPU, small products may be exact
 }
 
+// The operator has a kernel of its own for a GPU on which the library has no such product; its cases cannot tell which one ran.
+TEST(CudaLibraries, ProductsOfF8RunThere) {
+  CudaDevice& device = stand_in_device();
+  if (device.facts().capability < 89) GTEST_SKIP() << "f8 needs compute capability 8.9";
+  const ProductForm form{.dtype = DType::kF8E4M3, .b_transposed = true, .m = 20, .n = 32, .k = 48};
+  ASSERT_EQ(library_declines(form), "");
+  const LibraryProduct product(form);
+  const std::unique_ptr<Stream> stream = device.make_stream();
+  const auto value = [](int64_t i, int64_t step) { return static_cast<float>(i * step % 13 - 6); };  // exact in f8, and so are the sums
+  std::vector<uint8_t> a(static_cast<size_t>(form.m * form.k)), b(static_cast<size_t>(form.n * form.k));
+  for (size_t i = 0; i < a.size(); ++i) a[i] = f8_from_float(value(static_cast<int64_t>(i), 5));
+  for (size_t i = 0; i < b.size(); ++i) b[i] = f8_from_float(value(static_cast<int64_t>(i), 7));
+  std::vector<float> y(static_cast<size_t>(form.m * form.n));
+  const std::array<int64_t, 4> sizes{std::ssize(a), std::ssize(b), 4 * std::ssize(y), product.workspace_bytes()};
+  std::array<void*, 4> blocks{};
+  for (size_t i = 0; i < sizes.size(); ++i) blocks[i] = device.memory().allocate(sizes[i], 256);
+  stream->copy(blocks[0], a.data(), sizes[0]);
+  stream->copy(blocks[1], b.data(), sizes[1]);
+  ASSERT_TRUE(product.run(*stream, blocks[0], blocks[1], nullptr, blocks[2], blocks[3]));
+  stream->copy(y.data(), blocks[2], sizes[2]);
+  stream->synchronize();
+  for (size_t i = 0; i < sizes.size(); ++i) device.memory().free(blocks[i], sizes[i], 256);
+  for (int64_t row = 0; row < form.m; ++row) {
+    for (int64_t column = 0; column < form.n; ++column) {
+      float sum = 0;
+      for (int64_t i = 0; i < form.k; ++i) sum += value(row * form.k + i, 5) * value(column * form.k + i, 7);
+      EXPECT_EQ(y[static_cast<size_t>(row * form.n + column)], sum) << "row " << row << ", column " << column;
+    }
+  }
+}
+
 /// Numbers in bf16, on the GPU and in double.
 struct ShortNumbers {
   ShortNumbers(Stream& stream, int64_t count, int64_t step) : bits(static_cast<size_t>(count)), values(bits.size()) {
