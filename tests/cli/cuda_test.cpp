@@ -93,6 +93,22 @@ TEST(Cuda, ErrorsSayWhatIsMissing) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run/weights.safetensors"));
 }
 
+TEST(Cuda, ADriverThatCannotBeUsedIsNamedWithTheCure) {
+  const std::string cure = "install NVIDIA's driver 580 or later", stub = "/usr/local/cuda/lib64/stubs/libcuda.so";
+  const std::map<std::string, std::string> reasons{
+      {kFolder + "/old/libcuda.so.1", " is of CUDA 12.8, but 13.0 or later is needed; " + cure},
+      {kFolder + "/partial/libcuda.so.1",
+       " has no cuGraphInstantiateWithFlags, cuGraphLaunch, cuGraphDestroy, cuGraphExecDestroy; " + cure},
+      {stub,
+       " is the stub of a CUDA toolkit, which computes nothing; " + cure + " (nvidia-smi shows the one installed), and remove the stub"}};
+  for (const auto& [driver, reason] : reasons) {
+    if (!std::filesystem::exists(driver)) continue;  // no toolkit is installed
+    const Outcome outcome = shell("GALLEY_CUDA_DRIVER=" + driver + " galley-train fashion_mnist_cnn device=cuda -n");
+    EXPECT_EQ(outcome.code, 7) << driver;
+    EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
+  }
+}
+
 /// Calls of the driver's functions in a training.
 std::map<std::string, int64_t> counts_of(const std::string& path) {
   std::map<std::string, int64_t> counts;

@@ -22,24 +22,31 @@ struct Opened {
 
 std::string version_text(int version) { return cat(version / 1000, ".", version % 1000 / 10); }
 
-/// Fills the table. Returns the names of missing functions.
-std::string load_functions(void* library, Driver& functions) {
+std::string problem_of_stub(const std::string& file) {
+  return cat("the driver ", file, " is the stub of a CUDA toolkit, which computes nothing; ", kInstall,
+             ", and remove the stub from the path");
+}
+
+/// Fills the table. Returns why it cannot be filled; empty: it is.
+std::string load_functions(void* library, const std::string& file, Driver& functions) {
   // The names of some functions stand for an older interface; cuGetProcAddress gives those of a version.
   using GetAddress = Result (*)(const char* name, void** function, int version, uint64_t flags, void* status);
   const auto address_of = reinterpret_cast<GetAddress>(dlsym(library, "cuGetProcAddress_v2"));
-  if (address_of == nullptr) return "cuGetProcAddress_v2";
+  if (address_of == nullptr) return cat("the driver ", file, " has no cuGetProcAddress_v2; ", kInstall);
   std::string missing;
+  bool stub = false;
   const auto take = [&](const char* name, auto& target) {
     void* function = nullptr;
-    if (address_of(name, &function, kNeededVersion, 0, nullptr) != kSuccess || function == nullptr) {
-      missing += cat(missing.empty() ? "" : ", ", name);
-    }
+    const Result found = address_of(name, &function, kNeededVersion, 0, nullptr);
+    stub = stub || found == kStubLibrary;
+    if (found != kSuccess || function == nullptr) missing += cat(missing.empty() ? "" : ", ", name);
     target = reinterpret_cast<std::remove_reference_t<decltype(target)>>(function);
   };
 #define GALLEY_CUDA_TAKE(name, arguments) take(#name, functions.name);
   GALLEY_CUDA_DRIVER_FUNCTIONS(GALLEY_CUDA_TAKE)
 #undef GALLEY_CUDA_TAKE
-  return missing;
+  if (stub) return problem_of_stub(file);
+  return missing.empty() ? "" : cat("the driver ", file, " has no ", missing, "; ", kInstall);
 }
 
 /// Why the driver cannot be used; empty: it can.
@@ -47,9 +54,7 @@ std::string initialize(Opened& opened) {
   const Driver& functions = opened.functions;
   int version = 0;
   const Result read = functions.cuDriverGetVersion(&version);
-  if (read == kStubLibrary)
-    return cat(opened.state.file, " is the stub of a CUDA toolkit, which computes nothing; ", kInstall,
-               ", and remove the stub from the path");
+  if (read == kStubLibrary) return problem_of_stub(opened.state.file);
   if (read != kSuccess) return cat("the version of ", opened.state.file, " cannot be read (error ", read, "); ", kInstall);
   if (version < kNeededVersion)
     return cat("the driver ", opened.state.file, " is of CUDA ", version_text(version), ", but ", version_text(kNeededVersion),
@@ -80,8 +85,8 @@ Opened open_driver() {
   }
   opened.state.file = file_of(dlsym(library, "cuInit"));
   if (opened.state.file.empty()) opened.state.file = file;
-  const std::string missing = load_functions(library, opened.functions);
-  opened.state.problem = missing.empty() ? initialize(opened) : cat("the driver ", opened.state.file, " has no ", missing, "; ", kInstall);
+  opened.state.problem = load_functions(library, opened.state.file, opened.functions);
+  if (opened.state.problem.empty()) opened.state.problem = initialize(opened);
   return opened;
 }
 

@@ -1,7 +1,9 @@
 // Vendor libraries that are missing, old, incomplete or damaged: what the messages say. Products by the stand-in of cuBLASLt.
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +13,9 @@
 #include "libcore/backends/cuda/library_products.h"
 #include "libcore/base/log.h"
 #include "libcore/vendor/cuda/blas_lt.h"
+#include "libcore/vendor/cuda/dnn.h"
+#include "libcore/vendor/cuda/nccl.h"
+#include "libcore/vendor/cuda/nvrtc.h"
 #include "tests/backends/cuda/stand_in.h"
 #include "tests/support/temporary_folder.h"
 
@@ -79,6 +84,56 @@ TEST(CudaLibraries, PartsOfOtherFoldersAreNotMixed) {
   const cuda::Library found = cuda::open_library(row, {kStandIn + "/old", whole.path()});
   EXPECT_EQ(found.state.problem, "");
   EXPECT_EQ(found.state.file, whole / "libcublasLt.so.13");
+}
+
+/// Puts all files of cuDNN, which are one fake, into the folder.
+void add_dnn(const TemporaryFolder& folder, const std::string& fake) {
+  for (const char* part : {"", "_cnn", "_heuristic", "_engines_runtime_compiled", "_engines_precompiled", "_ops", "_graph"})
+    std::filesystem::create_symlink(kStandIn + "/" + fake + "/libcudnn.so.9", folder / cat("libcudnn", part, ".so.9"));
+}
+TEST(CudaLibraries, AnOldOrMixedCudnnSaysSo) {
+  const TemporaryFolder old, mixed;
+  add_dnn(old, "old");
+  add_dnn(mixed, "mixed");
+  EXPECT_EQ(cuda::dnn::open_dnn({old.path()}).state.problem,
+            "cuDNN is of version 9.1.0, but 9.8.0 is needed (" + old.path() +
+                "/libcudnn.so.9); install version 9.8 or later (pip install nvidia-cudnn-cu13), or name its folder by "
+                "GALLEY_CUDA_LIBRARIES");
+  EXPECT_EQ(cuda::dnn::open_dnn({mixed.path()}).state.problem, "the part libcudnn_cnn of cuDNN is of another version than " + mixed.path() +
+                                                                   "/libcudnn.so.9 (9.14.0); remove other versions from the loader's path");
+}
+TEST(CudaLibraries, AnOldNvrtcSaysItsVersion) {
+  const TemporaryFolder folder;
+  std::filesystem::copy_file(kStandIn + "/old/libcublasLt.so.13", folder / "libnvrtc.so.13");
+  EXPECT_EQ(cuda::nvrtc::open_nvrtc({folder.path()}).state.problem,
+            "NVRTC is of version 12.9, but 13 is needed (" + folder.path() +
+                "/libnvrtc.so.13); install version 13 (pip install nvidia-cuda-nvrtc), or name its folder by GALLEY_CUDA_LIBRARIES");
+}
+
+// Names in the lists of functions, against the libraries of a toolkit. CudnnTable does the same for cuDNN.
+TEST(CudaLibraries, ThoseOfAToolkitHaveAllFunctions) {
+  std::string looked_at;
+  for (const std::string& folder : {std::string("/usr/local/cuda/lib64"), std::string("/usr/local/cuda/lib")}) {
+    if (void* stub = dlopen((folder + "/stubs/libcuda.so").c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+      looked_at += " driver";
+      // The driver gives these functions by name and version; a stub has them with the version in the name.
+      const auto has = [stub](const std::string& name) {
+        for (const char* suffix : {"", "_v2", "_v3", "_v4"})
+          if (dlsym(stub, (name + suffix).c_str()) != nullptr) return true;
+        return false;
+      };
+#define GALLEY_NAMED(name, arguments) EXPECT_TRUE(has(#name)) << #name;
+      GALLEY_CUDA_DRIVER_FUNCTIONS(GALLEY_NAMED)
+#undef GALLEY_NAMED
+    }
+    for (const cuda::LibraryState& state :
+         {cuda::lt::open_blas_lt({folder}).state, cuda::nccl::open_nccl({folder}).state, cuda::nvrtc::open_nvrtc({folder}).state}) {
+      EXPECT_EQ(state.problem.find(" has no "), std::string::npos) << state.problem;
+      if (state.problem.empty()) looked_at += " " + state.name;
+    }
+  }
+  if (looked_at.empty()) GTEST_SKIP() << "no toolkit is installed";
+  RecordProperty("looked_at", looked_at);
 }
 
 TEST(CudaLibraries, FoldersOfTheEnvironmentReplaceTheUsualOnes) {
