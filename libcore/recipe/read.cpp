@@ -195,7 +195,7 @@ class Reader : public OptionVisitor {
   bool present(const OptionInfo& info, bool has_value) override {
     const YamlNode* node = map_.find(info.name);
     if (!node) {
-      known_.emplace_back(info.name);
+      if (!has_value) known_.emplace_back(info.name);  // else it is read next
       if (info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_remedy(info));
       return has_value;
     }

@@ -68,6 +68,45 @@ TEST(Cuda, TrainsALanguageModelAsTheProcessor) {
       4);
 }
 
+constexpr const char* kRanksRecipe =
+    "recipe: 1\nmodel: {type: mlp, hidden: [24, 24], num_classes: 4}\ntrain: {duration: 5 steps, batch: 8, ema: 0.9, clip: 1.0, "
+    "optimizer: {type: adamw, lr: 0.02}}\n"
+    "data: {train: {source: {type: synthetic, samples: 32, shape: [6], classes: 4}}}\nlog: {every: 1 steps}\n";
+
+// A run that began on the processor goes on there.
+TEST(Cuda, ContinuesARunOfTheProcessor) {
+  const TemporaryFolder folder;
+  write_file(folder / "r.yaml",
+             "recipe: 1\nmodel: {type: mlp, hidden: [24, 24], num_classes: 4}\nlog: {every: 1 steps}\n"
+             "train: {duration: 6 steps, batch: 8, clip: 1.0, ema: 0.9, optimizer: {type: adamw, lr: 0.02}}\n"
+             "data: {train: {source: {type: synthetic, samples: 32, shape: [6], classes: 4}}}\n");
+  const std::string train = "cd " + folder.path() + " && export " + kStandIn + " && galley-train r.yaml -q ";
+  for (const std::string words : {"-o whole", "-o run 'train.duration=3 steps'", "-o run device=cuda", "-o run 'train.duration=9 steps'",
+                                  "-o whole 'train.duration=9 steps'"}) {
+    const Outcome outcome = shell(train + words);
+    ASSERT_EQ(outcome.code, 0) << words << ": " << outcome.err;
+  }
+  const std::vector<double> expected = losses_of(folder / "whole/metrics.jsonl"), found = losses_of(folder / "run/metrics.jsonl");
+  ASSERT_EQ(found.size(), 9u);
+  ASSERT_EQ(expected.size(), 9u);
+  for (size_t i = 0; i < 9; ++i) EXPECT_NEAR(found[i], expected[i], 1e-4 * std::abs(expected[i])) << "step " << i + 1;
+}
+
+TEST(Cuda, ProfilesSayWhichKernelsRan) {
+  const TemporaryFolder folder;
+  write_file(folder / "r.yaml", kRanksRecipe);
+  const Outcome outcome = shell("cd " + folder.path() + " && " + kStandIn + " galley-profile r.yaml device=cuda -o t.json --format json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const nlohmann::json profile = nlohmann::json::parse(outcome.out);
+  std::map<std::string, std::string> kernels;
+  for (const nlohmann::json& row : profile["operators"]) kernels[row["type"]] = row["kernel"];
+  EXPECT_EQ(kernels["linear"], "cublaslt") << outcome.out;
+  EXPECT_EQ(kernels["cross_entropy"], "positions") << outcome.out;
+  std::ifstream file(folder / "t.json");
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(trace.find("\"cross_entropy_rows\""), std::string::npos) << "kernels as CUPTI names them";
+}
+
 TEST(Cuda, ErrorsSayWhatIsMissing) {
   const TemporaryFolder folder;
   write_file(folder / "r.yaml",
@@ -156,11 +195,6 @@ TEST(Cuda, AFailingCallLosesNothing) {
 /// mpirun as root, with more ranks than cores.
 constexpr const char* kMpirun =
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; timeout -s KILL 120 mpirun --oversubscribe --bind-to none ";
-constexpr const char* kRanksRecipe =
-    "recipe: 1\nmodel: {type: mlp, hidden: [24, 24], num_classes: 4}\ntrain: {duration: 5 steps, batch: 8, ema: 0.9, clip: 1.0, "
-    "optimizer: {type: adamw, lr: 0.02}}\n"
-    "data: {train: {source: {type: synthetic, samples: 32, shape: [6], classes: 4}}}\nlog: {every: 1 steps}\n";
-
 // A rank computes on a GPU of its own; the stand-in of NCCL adds up gradients in the order of ranks, as the processor does.
 TEST(Cuda, RanksTrainAsTheProcessor) {
   if (shell("command -v mpirun >/dev/null").code != 0) GTEST_SKIP() << "mpirun is not installed";
@@ -172,10 +206,10 @@ TEST(Cuda, RanksTrainAsTheProcessor) {
   ASSERT_EQ(expected.size(), 5u);
   // Pairs divide parameters; with four ranks, two of them hold the same.
   const std::string pairs = "'{strategy: hybrid, mesh: {data: 2, shard: 2}}'";
-  for (const std::string sharding : {"ddp", "zero2", "fsdp", "hybrid"}) {
-    const bool hybrid = sharding == "hybrid";
-    const Outcome outcome = shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun + (hybrid ? "-np 4" : "-np 2") +
-                                  " galley-train r.yaml device=cuda sharding=" + (hybrid ? pairs : sharding) + " -q -o " + sharding);
+  for (const auto& [sharding, count] : std::map<std::string, std::string>{{"ddp", "2"}, {"zero2", "2"}, {"fsdp", "8"}, {"hybrid", "4"}}) {
+    const Outcome outcome =
+        shell(in + "export GALLEY_STAND_IN_COUNTS=counts && " + kMpirun + "-np " + count +
+              " galley-train r.yaml device=cuda sharding=" + (sharding == "hybrid" ? pairs : sharding) + " -q -o " + sharding);
     ASSERT_EQ(outcome.code, 0) << sharding << ": " << outcome.err;
     const std::vector<double> found = losses_of(folder / (sharding + "/metrics.jsonl"));
     ASSERT_EQ(found.size(), 5u);

@@ -19,8 +19,8 @@ constexpr size_t kVersion = 90100;
 
 }  // namespace
 
-#define GALLEY_FAKE(name, arguments)                                             \
-  extern "C" __attribute__((visibility("default"))) Status name arguments {      \
+#define GALLEY_FAKE(name, arguments)                                            \
+  extern "C" __attribute__((visibility("default"))) Status name arguments {     \
     return std::string_view(#name) == "cudnnCnnVersionCheck" ? kCnn : kSuccess; \
   }
 GALLEY_CUDA_DNN_FUNCTIONS(GALLEY_FAKE)
