@@ -29,7 +29,8 @@ std::vector<double> two_steps(const GoldenModel& golden, DType compute = DType::
   model.graph.add_output("loss", model.graph.at(model.loss));
   assign_precision(model.graph, {.compute = compute, .keep_f32 = {}});
   PassReport report = fuse_training(model.graph);
-  open_backend()->rewrite(model.graph, Stage::kForward, report);
+  const std::shared_ptr<const Backend> backend = open_backend(golden_device());
+  backend->rewrite(model.graph, Stage::kForward, report);
   std::vector<ValueId> wanted;
   for (const ParameterSpec& spec : model.specs) {
     if (spec.trainable) wanted.push_back(model.graph.find_input(spec.name));
@@ -38,8 +39,8 @@ std::vector<double> two_steps(const GoldenModel& golden, DType compute = DType::
   UpdateOptions options;
   options.groups = resolve_groups(sgd);
   const UpdateTable updates = add_updates(model.graph, differentiate(model.graph, model.graph.find_output("loss"), wanted), options);
-  const auto program = compile(std::move(model.graph));
-  ParameterStore store;
+  const auto program = compile(std::move(model.graph), {.backend = backend});
+  ParameterStore store(backend->device());
   store.declare(*program);
   for (const ParameterSpec& spec : model.specs) store.set(spec.name, tensor_of(spec.type.dtype, spec.type.shape, golden_values_of(spec)));
   Execution execution(program, store);

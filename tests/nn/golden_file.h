@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <span>
@@ -29,9 +30,20 @@ struct GoldenEntry {
 
 using GoldenFile = std::map<std::string, GoldenEntry>;
 
+/// The folder of golden files, which GALLEY_TEST_GOLDEN names where the tests run on another machine than their build.
+inline std::string golden_folder() {
+  const char* given = std::getenv("GALLEY_TEST_GOLDEN");
+  return given != nullptr ? given : GALLEY_SOURCE_DIR "/tests/golden";
+}
+/// The device of compiled models; scripts/gpu-check names a GPU by GALLEY_TEST_DEVICE.
+inline std::string golden_device() {
+  const char* given = std::getenv("GALLEY_TEST_DEVICE");
+  return given != nullptr ? given : "cpu";
+}
+
 /// The cases of tests/golden/PATH.txt by name. Lines before the first `case` are the case "".
 inline std::map<std::string, GoldenFile> read_golden_cases(const std::string& path) {
-  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/" + path + ".txt");
+  std::ifstream file(golden_folder() + "/" + path + ".txt");
   EXPECT_TRUE(file) << path;
   std::map<std::string, GoldenFile> cases;
   std::string line, name;
