@@ -183,7 +183,7 @@ DecoderMemory Decoder::memory(int64_t rows, int64_t prompt, int64_t tokens) {
   const std::set<int64_t> lengths{1, program_tokens(std::max<int64_t>(1, prompt), capacity_)};
   for (const int64_t length : lengths) {
     const Program& program = execution(rows, length).program();
-    memory.weights = program.persistent_bytes();
+    memory.weights = std::max(memory.weights, program.persistent_bytes());
     memory.cache = program.carried_bytes();
     memory.work += program.prepared_bytes() + program.feed_bytes();
     scratch = std::max(scratch, program.scratch_bytes());

@@ -66,6 +66,24 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
   return step;
 }
 
+/// Parameters and buffers that no step after `prepare` reads and no output shows, where no step changes any array.
+std::set<ValueId> read_by_prepare(const Program& program) {
+  const Graph& graph = program.graph();
+  std::set<ValueId> found;
+  for (const ValueId id : graph.inputs()) {
+    const ValueRole role = graph.value(id).role;
+    if ((role == ValueRole::kParameter || role == ValueRole::kBuffer) && graph.type(id).bytes() > 0) found.insert(id);
+  }
+  const auto named = [&](ValueId id) { return id == kNoValue ? kNoValue : program.memory().values[static_cast<size_t>(id)].named; };
+  for (size_t s = 0; s < program.steps().size(); ++s) {
+    if (program.steps()[s].updates) return {};
+    if (s < program.prepare_steps()) continue;
+    for (const ValueId id : graph.nodes()[static_cast<size_t>(program.steps()[s].node)].inputs) found.erase(named(id));
+  }
+  for (const auto& [name, id] : graph.outputs()) found.erase(named(id));
+  return found;
+}
+
 }  // namespace
 
 bool is_slow(std::string_view implementation) {
@@ -99,6 +117,7 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
     if (index < passes.prepare_nodes) program->prepare_steps_ = program->steps_.size();
   }
   program->memory_ = plan_memory(program->graph_, scratch, options.guard_bytes, passes.prepare_nodes);
+  if (!backend.device().is_host()) program->on_host_ = read_by_prepare(*program);
   return program;
 }
 

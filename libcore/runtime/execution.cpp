@@ -87,7 +87,7 @@ void Execution::declare_inputs() {
     if (info.role == ValueRole::kCarried) continue;
     const auto bound = binding_.find(info.name);
     const std::string& name = bound == binding_.end() ? info.name : bound->second;
-    store_.declare(name, info.type, info.role);
+    store_.declare(name, info.type, info.role, program_->stays_on_host(id));
     store_names_[id] = name;
   }
 }
@@ -291,6 +291,7 @@ void Execution::bind() {
   }
   runner_ = program_->backend().runner({.calls = std::span(calls_).subspan(program_->prepare_steps())});
   bound_generation_ = arena_->generation();
+  bound_moves_ = store_.moves();
 }
 
 uint64_t Execution::prepared_versions() const {
@@ -358,12 +359,14 @@ void Execution::run(const RunOptions& options) {
   const FlushDenormals flush;
   if (!all_fed_) check_fed();
   all_fed_ = true;
-  if (bound_generation_ != arena_->generation()) bind();
+  const uint64_t versions = prepared_versions();
+  const bool prepares = !prepared_at_ || *prepared_at_ != versions;
+  // Arrays that have moved since are read by `prepare` only.
+  if (bound_generation_ != arena_->generation() || (prepares && bound_moves_ != store_.moves())) bind();
   scalars_.enqueue(stream_);
   const bool guarded = program_->memory().guard > 0;
   const auto step = [&](size_t s) { guarded ? execute_guarded(s, options.observer) : execute(s, options.observer); };
-  const uint64_t versions = prepared_versions();
-  if (!prepared_at_ || *prepared_at_ != versions) {
+  if (prepares) {
     for (size_t s = 0; s < program_->prepare_steps(); ++s) step(s);
     prepared_at_ = versions;
   }

@@ -136,6 +136,7 @@ class Execution {
   std::vector<BoundCall> calls_;              // by step, bound to the operands
   std::unique_ptr<Runner> runner_;            // of the steps after `prepare`
   std::optional<uint64_t> bound_generation_;  // of the arena
+  uint64_t bound_moves_ = 0;                  // of arrays in the store
   bool all_fed_ = false;
   std::optional<uint64_t> prepared_at_;
 };

@@ -1,6 +1,7 @@
 #include "libcore/runtime/parameter_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "libcore/device/kept_memory.h"
 #include "libcore/runtime/program.h"
@@ -8,7 +9,7 @@
 namespace galley {
 namespace {
 
-/// The device's kernels may still write arrays in the host's memory.
+/// The device's kernels may still read or write arrays in the host's memory.
 void wait_for(const Tensor& stored, Device& device) {
   if (stored.storage()->host_access() && !device.is_host()) device.stream().synchronize();
 }
@@ -21,16 +22,23 @@ ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
   return found->second;
 }
 
-void ParameterStore::declare(const std::string& name, const TensorType& type, ValueRole role) {
+void ParameterStore::declare(const std::string& name, const TensorType& type, ValueRole role, bool on_host) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    entries_[name] = {Tensor(type.dtype, type.shape, type.format, device_of_kept_arrays(*device_)), role};
+    Tensor tensor = on_host ? Tensor(type.dtype, type.shape, type.format, Storage::allocate_host(type.bytes(), *device_))
+                            : Tensor(type.dtype, type.shape, type.format, device_of_kept_arrays(*device_));
+    entries_[name] = {.tensor = std::move(tensor), .role = role, .on_host = on_host};
     return;
   }
   if (found->second.role != role) found->second.role = role;  // that of an adopted array was not known
   const Tensor& tensor = found->second.tensor;
   GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ",
                 tensor.str(), " in the store, but ", type, " in a program");
+  if (!found->second.on_host || on_host) return;
+  Tensor on_device(type.dtype, type.shape, type.format, *device_);
+  copy(tensor, on_device, device_->stream());
+  moved_.push_back(std::exchange(found->second.tensor, std::move(on_device)));
+  found->second.on_host = false;
 }
 
 void ParameterStore::declare(const Program& program) {
@@ -38,16 +46,19 @@ void ParameterStore::declare(const Program& program) {
     device_ = &program.device();  // writes only on a change, because replicas bind in parallel
   GALLEY_ASSERT(device_ == &program.device(), "the program is on device ", program.device().name(), ", but the parameters are on ",
                 device_->name());
-  std::vector<const ValueInfo*> arrays;
+  std::vector<ValueId> arrays;
   int64_t bytes = 0;
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
     if (info.role == ValueRole::kInput || info.role == ValueRole::kCarried) continue;
-    arrays.push_back(&info);
+    arrays.push_back(id);
     if (!has(info.name)) bytes += kept_bytes(info.type.bytes());
   }
   const KeptArrays side_by_side(*device_, bytes);
-  for (const ValueInfo* info : arrays) declare(info->name, info->type, info->role);
+  for (const ValueId id : arrays) {
+    const ValueInfo& info = program.graph().value(id);
+    declare(info.name, info.type, info.role, program.stays_on_host(id));
+  }
 }
 
 bool ParameterStore::holds(const Program& program, const std::map<std::string, std::string>& names) const {
@@ -55,7 +66,8 @@ bool ParameterStore::holds(const Program& program, const std::map<std::string, s
     const ValueInfo& info = program.graph().value(id);
     if (info.role == ValueRole::kInput || info.role == ValueRole::kCarried) continue;
     const auto other = names.find(info.name);
-    if (!has(other == names.end() ? info.name : other->second)) return false;
+    const auto found = entries_.find(other == names.end() ? info.name : other->second);
+    if (found == entries_.end() || (found->second.on_host && !program.stays_on_host(id))) return false;
   }
   return true;
 }
@@ -85,6 +97,7 @@ void ParameterStore::set(std::string_view name, const Tensor& values) {
   GALLEY_CHECK_INPUT(values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape(), "'", name, "' is ",
                      target.tensor.dtype(), " ", target.tensor.shape(), ", but the given values are ", values.dtype(), " ", values.shape());
   const Tensor converted = values.to(target.tensor.format());
+  wait_for(target.tensor, *device_);
   copy(converted, target.tensor, device_->stream());
   ++target.version;
 }

@@ -22,12 +22,14 @@ class ParameterStore {
   /// The device of the arrays: that of the constructor, else that of the first program that declares arrays (the host's until then).
   Device& device() const { return *device_; }
 
-  /// Allocates an array of zeros. Does nothing if it exists with this type; throws InternalError if it has another type.
-  void declare(const std::string& name, const TensorType& type, ValueRole role);
+  /// Allocates an array of zeros, in the memory of the host if `on_host` is set (Program::stays_on_host). If it exists with this type, it
+  /// only moves to the device where it was on the host for that reason; throws InternalError if it has another type.
+  void declare(const std::string& name, const TensorType& type, ValueRole role, bool on_host = false);
   /// The same for all parameters, buffers and state of a program.
   void declare(const Program& program);
 
-  /// Whether all parameters, buffers and state of the program are declared. `names` maps some of them to other names in the store.
+  /// Whether all parameters, buffers and state of the program are declared, and where it reads them. `names` maps some of them to other
+  /// names in the store.
   bool holds(const Program& program, const std::map<std::string, std::string>& names) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
   /// Names in alphabetical order, of all roles or of one role.
@@ -54,6 +56,8 @@ class ParameterStore {
   /// Records that the values have changed, so that executions run `prepare` again.
   void touch(std::string_view name) { ++entry(name).version; }
   uint64_t version(std::string_view name) const { return entry(name).version; }
+  /// How many arrays have moved to the device: addresses of an earlier count may be those of old values.
+  uint64_t moves() const { return moved_.size(); }
   /// Size of all arrays.
   int64_t bytes() const;
 
@@ -62,11 +66,13 @@ class ParameterStore {
     Tensor tensor;
     ValueRole role = ValueRole::kParameter;
     uint64_t version = 1;
+    bool on_host = false;  // until a program reads it in each run
   };
   Device* device_ = &host_device();
   Entry& entry(std::string_view name);
   const Entry& entry(std::string_view name) const { return const_cast<ParameterStore*>(this)->entry(name); }
   std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<Tensor> moved_;  // the arrays on the host: executions may have their addresses
 };
 
 }  // namespace galley

@@ -17,7 +17,9 @@ int64_t bytes_of_inputs(const Graph& graph, std::initializer_list<ValueRole> rol
 }  // namespace
 
 int64_t Program::persistent_bytes() const {
-  return bytes_of_inputs(graph_, {ValueRole::kParameter, ValueRole::kBuffer, ValueRole::kState});
+  int64_t bytes = bytes_of_inputs(graph_, {ValueRole::kParameter, ValueRole::kBuffer, ValueRole::kState});
+  for (const ValueId id : on_host_) bytes -= graph_.type(id).bytes();
+  return bytes;
 }
 int64_t Program::feed_bytes() const { return bytes_of_inputs(graph_, {ValueRole::kInput}); }
 int64_t Program::carried_bytes() const { return bytes_of_inputs(graph_, {ValueRole::kCarried}); }

@@ -3,6 +3,7 @@
 // the same time, each with its own memory.
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,11 @@ class Program {
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
 
-  /// Size of parameters, buffers and state in the program's formats.
+  /// Whether this parameter or buffer stays in the memory of the host, although the device has its own: only `prepare` reads it, which may
+  /// be once, and no step of the program changes arrays.
+  bool stays_on_host(ValueId input) const { return on_host_.contains(input); }
+
+  /// Size of parameters, buffers and state in the program's formats, without those that stay on the host.
   int64_t persistent_bytes() const;
   /// Size of the fed inputs.
   int64_t feed_bytes() const;
@@ -70,6 +75,7 @@ class Program {
   size_t prepare_steps_ = 0;
   int threads_ = 1;
   MemoryPlan memory_;
+  std::set<ValueId> on_host_;
   ProgramReport report_;
 };
 

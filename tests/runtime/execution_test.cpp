@@ -446,6 +446,49 @@ TEST(Execution, TargetsOutsideTheClassesAreErrorsOnDevicesToo) {
   }
 }
 
+// An array that is read once for all runs takes no memory of a device, until another program reads it in each run.
+TEST(Execution, WeightsThatOnlyPrepareReadsStayOnTheHost) {
+  for (const std::string& name : device_names()) {
+    SCOPED_TRACE(name);
+    CompileOptions options;
+    options.backend = open_backend(name);
+    Device& device = options.backend->device();
+    const auto program_of = [&](bool squared) {
+      Graph g;
+      const Value x = g.add_input("x", f32({3}), ValueRole::kInput), w = g.add_input("w", f32({3}), ValueRole::kParameter);
+      g.add_output("y", mul(x, squared ? mul(w, w) : w));
+      return compile(g, options);
+    };
+    ParameterStore store(device);
+    Execution squares(program_of(true), store);
+    EXPECT_EQ(squares.program().persistent_bytes(), device.is_host() ? 12 : 0);
+    const auto on_host = [&] { return store.tensor("w").storage()->host_access(); };
+    EXPECT_TRUE(on_host());
+    const auto expect_run = [](Execution& execution, const std::vector<float>& expected) {
+      execution.feed("x", Tensor::of({3}, {1, 1, 2}));
+      execution.run();
+      const Tensor y = execution.output("y");
+      for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(y.data_as<float>()[i], expected[static_cast<size_t>(i)]) << i;
+    };
+    store.set("w", Tensor::of({3}, {1, 2, 3}));
+    expect_run(squares, {1, 4, 18});
+    store.set("w", Tensor::of({3}, {2, 3, 4}));
+    expect_run(squares, {4, 9, 32});
+    Execution products(program_of(false), store);
+    EXPECT_EQ(on_host(), device.is_host());
+    expect_run(products, {2, 3, 8});
+    expect_run(squares, {4, 9, 32});
+    store.set("w", Tensor::of({3}, {5, 6, 7}));
+    expect_run(squares, {25, 36, 98});
+    expect_run(products, {5, 6, 14});
+    EXPECT_EQ(store.get("w").data_as<float>()[2], 7);
+    Trained t;
+    make_trained(t);
+    const auto training = compile(t.net.graph, options);
+    for (const ValueId id : training->graph().inputs()) EXPECT_FALSE(training->stays_on_host(id));
+  }
+}
+
 TEST(Execution, AccumulateAndLastShareTheGradient) {
   ParameterStore store;
   const auto arena = std::make_shared<Arena>();
