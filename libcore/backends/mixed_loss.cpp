@@ -66,6 +66,7 @@ const OpDef& mixed_cross_entropy_backward_op() {
                          .no_gradient = kAfterDifferentiation,
                          .cost = cross_entropy_backward_op().cost,
                          .layout = {FormatRule::kContiguous},
+                         .may_reuse = {{0, 1}},
                          .definition = define_backward,
                          .made_by_rewrite = true,
                          .variant_of = "cross_entropy_backward"};

@@ -125,6 +125,7 @@ const OpDef& cross_entropy_backward_op() {
                          .cost = elementwise_cost<6>,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .may_reuse = {{0, 1}},
                          .definition = definition::cross_entropy_backward,
                          .cases = {"cross_entropy_backward:scalar+64x1000+64@i64"}};
   return def;
