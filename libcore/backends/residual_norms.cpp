@@ -87,12 +87,13 @@ OpDef with_addend(const OpDef& backward, int output, std::string_view name, std:
   def.inputs.push_back("addend");
   return def;
 }
-/// A norm of a sum of two inputs.
+/// A norm of a sum of two inputs. y and the sum may take their memory, also one each.
 OpDef of_sum(const OpDef& norm, std::string_view name, std::string_view doc) {
   OpDef def = rewritten_from(norm, name, doc);
   def.inputs.insert(def.inputs.begin() + 1, "residual");
+  const int sum = static_cast<int>(def.outputs.size());
   def.outputs.push_back("sum");
-  def.may_reuse = {{0, 0}};
+  def.may_reuse = {{0, 0}, {0, 1}, {sum, 1}, {sum, 0}};
   return def;
 }
 

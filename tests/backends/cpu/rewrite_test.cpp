@@ -23,6 +23,7 @@
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
+#include "libcore/passes/plan_memory.h"
 #include "libcore/passes/recompute.h"
 #include "tests/support/graphs.h"
 #include "tests/support/results.h"
@@ -334,6 +335,23 @@ TEST(ResidualNorms, GiveTheSameStep) {
         EXPECT_EQ(count(changed, after), norm_first ? 2 : 0);  // else the gradients of the result come together
         expect_same(results(changed, feeds), expected);
       }
+    }
+  }
+}
+
+// As additions do, norms put the sum into the memory of what they add.
+TEST(ResidualNorms, TakeNoMoreMemoryThanAdditions) {
+  ensure_residual_norm_operators();
+  for (const ResidualNorm kind : {ResidualNorm::kRms, ResidualNorm::kRows}) {
+    for (const bool training : {false, true}) {
+      ResidualBlocks blocks(kind, true, {16, 64});
+      blocks.graph.add_output("result", blocks.result);
+      if (training) add_gradients(blocks.graph, blocks.result, {blocks.x.id(), blocks.w.id(), blocks.gamma.id()});
+      Graph changed = blocks.graph;
+      use_residual_norms(changed, kAnyKernel);
+      const MemoryPlan before = plan_memory(blocks.graph, {}), after = plan_memory(changed, {});
+      EXPECT_EQ(find_overlap(changed, after, {}), "");
+      EXPECT_LE(after.arena_bytes, before.arena_bytes);
     }
   }
 }
