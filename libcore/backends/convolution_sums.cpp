@@ -5,6 +5,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/rewritten.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/unary.h"
 
@@ -52,27 +53,11 @@ void define_batch_norm_of_sums(Expansion& e) {
   e.set(2, var);
 }
 
-OpDef made_from(const OpDef& op, std::string_view name, std::string_view doc) {
-  OpDef def = op;
-  def.name = name;
-  def.doc = doc;
-  def.gradient = nullptr;
-  def.no_gradient = kAfterDifferentiation;
-  def.quantize = QuantizeRule::kFloat;
-  def.integer_form = nullptr;
-  def.f8_form = nullptr;
-  def.variant_of = op.name;
-  def.made_by_rewrite = true;
-  def.cases = {};
-  def.letters = CaseLetters::kNone;
-  return def;
-}
-
 }  // namespace
 
 const OpDef& conv2d_sums_op() {
   static const OpDef def = [] {
-    OpDef made = made_from(conv2d_op(), "conv2d_sums", "conv2d, and the sums of its results and of their squares for each channel");
+    OpDef made = rewritten_from(conv2d_op(), "conv2d_sums", "conv2d, and the sums of its results and of their squares for each channel");
     made.inputs.erase(made.inputs.begin() + 2, made.inputs.end());
     made.outputs.push_back(Port::statistics("sum"));
     made.outputs.push_back(Port::statistics("squares"));
@@ -84,7 +69,7 @@ const OpDef& conv2d_sums_op() {
 }
 const OpDef& batch_norm_of_sums_op() {
   static const OpDef def = [] {
-    OpDef made = made_from(batch_norm_op(), "batch_norm_of_sums", "batch_norm with the sums of its input");
+    OpDef made = rewritten_from(batch_norm_op(), "batch_norm_of_sums", "batch_norm with the sums of its input");
     made.inputs.push_back(Port::statistics("sum"));
     made.inputs.push_back(Port::statistics("squares"));
     made.infer = infer_batch_norm_of_sums;
@@ -94,15 +79,7 @@ const OpDef& batch_norm_of_sums_op() {
   return def;
 }
 
-void ensure_convolution_sum_operators() {
-  static const bool registered = [] {
-    ensure_ops_registered();
-    const OpDef* const operators[] = {&conv2d_sums_op(), &batch_norm_of_sums_op()};
-    register_ops(operators);
-    return true;
-  }();
-  static_cast<void>(registered);
-}
+void ensure_convolution_sum_operators() { ensure_registered({&conv2d_sums_op(), &batch_norm_of_sums_op()}); }
 
 std::vector<Value> conv2d_sums(Value x, Value weight, const Conv2dAttrs& attrs) {
   return emit_all(conv2d_sums_op(), std::make_unique<Conv2dAttrs>(attrs), std::vector<Value>{x, weight});

@@ -2,7 +2,7 @@
 
 #include "libcore/ops/convert.h"
 #include "libcore/ops/expansion.h"
-#include "libcore/ops/registry.h"
+#include "libcore/ops/rewritten.h"
 #include "libcore/ops/rules.h"
 #include "libcore/passes/fuser.h"
 
@@ -73,15 +73,7 @@ const OpDef& mixed_cross_entropy_backward_op() {
   return def;
 }
 
-void ensure_mixed_loss_operators() {
-  static const bool registered = [] {
-    ensure_ops_registered();
-    const OpDef* const operators[] = {&mixed_cross_entropy_op(), &mixed_cross_entropy_backward_op()};
-    register_ops(operators);
-    return true;
-  }();
-  static_cast<void>(registered);
-}
+void ensure_mixed_loss_operators() { ensure_registered({&mixed_cross_entropy_op(), &mixed_cross_entropy_backward_op()}); }
 
 Value mixed_cross_entropy(Value logits, Value target, Value class_weight, const CrossEntropyAttrs& attrs) {
   return emit_all(mixed_cross_entropy_op(), std::make_unique<CrossEntropyAttrs>(attrs),

@@ -5,6 +5,7 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/expansion.h"
+#include "libcore/ops/rewritten.h"
 #include "libcore/ops/rules.h"
 #include "libcore/passes/fuser.h"
 
@@ -80,28 +81,19 @@ void define_add_batch_norm_backward(Expansion& e) {
 
 /// A backward operator with one more input, whose memory `output` may take.
 OpDef with_addend(const OpDef& backward, int output, std::string_view name, std::string_view doc) {
-  OpDef def = backward;
-  def.name = name;
-  def.doc = doc;
+  OpDef def = rewritten_from(backward, name, doc);
+  def.may_reuse = backward.may_reuse;
   def.may_reuse.push_back({output, static_cast<int>(def.inputs.size())});
   def.inputs.push_back("addend");
-  def.variant_of = backward.name;
-  def.made_by_rewrite = true;
-  def.cases = {};
   return def;
 }
-/// A norm of a sum of two inputs.
+/// A norm of a sum of two inputs. y and the sum may take their memory, also one each.
 OpDef of_sum(const OpDef& norm, std::string_view name, std::string_view doc) {
-  OpDef def = norm;
-  def.name = name;
-  def.doc = doc;
+  OpDef def = rewritten_from(norm, name, doc);
   def.inputs.insert(def.inputs.begin() + 1, "residual");
+  const int sum = static_cast<int>(def.outputs.size());
   def.outputs.push_back("sum");
-  def.gradient = nullptr;
-  def.no_gradient = kAfterDifferentiation;
-  def.variant_of = norm.name;
-  def.made_by_rewrite = true;
-  def.cases = {};
+  def.may_reuse = {{0, 0}, {0, 1}, {sum, 1}, {sum, 0}};
   return def;
 }
 
@@ -166,14 +158,8 @@ const OpDef& add_batch_norm_backward_op() {
 }
 
 void ensure_residual_norm_operators() {
-  static const bool registered = [] {
-    ensure_ops_registered();
-    const OpDef* const operators[] = {&add_layer_norm_op(), &add_rms_norm_op(), &layer_norm_backward_add_op(), &rms_norm_backward_add_op(),
-                                      &add_batch_norm_backward_op()};
-    register_ops(operators);
-    return true;
-  }();
-  static_cast<void>(registered);
+  ensure_registered({&add_layer_norm_op(), &add_rms_norm_op(), &layer_norm_backward_add_op(), &rms_norm_backward_add_op(),
+                     &add_batch_norm_backward_op()});
 }
 
 std::vector<Value> add_layer_norm(Value x, Value residual, Value gamma, Value beta, const AddLayerNormAttrs& attrs) {

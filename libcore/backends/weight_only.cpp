@@ -5,6 +5,7 @@
 #include "libcore/ops/definitions.h"
 #include "libcore/ops/expansion.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/rewritten.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
@@ -102,15 +103,7 @@ const OpDef& weight_only_linear_op() {
   return def;
 }
 
-void ensure_weight_only_operator() {
-  static const bool registered = [] {
-    ensure_ops_registered();
-    const OpDef* const operators[] = {&weight_only_linear_op()};
-    register_ops(operators);
-    return true;
-  }();
-  static_cast<void>(registered);
-}
+void ensure_weight_only_operator() { ensure_registered({&weight_only_linear_op()}); }
 
 Value weight_only_linear(Value x, Value weight, Value scale, Value zero_point, Value bias, const WeightOnlyLinearAttrs& attrs) {
   return emit_all(weight_only_linear_op(), std::make_unique<WeightOnlyLinearAttrs>(attrs),

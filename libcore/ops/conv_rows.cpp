@@ -4,6 +4,7 @@
 #include "libcore/ops/convert.h"
 #include "libcore/ops/expansion.h"
 #include "libcore/ops/index.h"
+#include "libcore/ops/rewritten.h"
 #include "libcore/ops/shape.h"
 
 namespace galley {
@@ -36,19 +37,11 @@ void define_transposed(Expansion& e) {
   e.set(0, first_images(e, conv2d_backward_data(e.in(0), e.in(1), e.attrs<Conv2dBackwardDataAttrs>()), 3));
 }
 
-OpDef rows_def(OpDef op, std::string_view name, std::string_view doc) {
-  op.name = name;
-  op.doc = doc;
-  op.inputs.push_back(Port::index("count"));
-  op.gradient = nullptr;
-  op.no_gradient = "it is for predictions; training computes all rows";
-  op.quantize = QuantizeRule::kFloat;
-  op.integer_form = nullptr;
-  op.f8_form = nullptr;
-  op.precision = PrecisionRule::kKeepF32;
-  op.may_reuse = {};
-  op.letters = CaseLetters::kNone;
-  return op;
+OpDef rows_def(const OpDef& op, std::string_view name, std::string_view doc) {
+  OpDef def = made_from(op, name, doc, "it is for predictions; training computes all rows");
+  def.inputs.push_back(Port::index("count"));
+  def.precision = PrecisionRule::kKeepF32;
+  return def;
 }
 
 }  // namespace

@@ -1,152 +1,18 @@
 // Laws of collectives, over every transport: results, bits, bytes, order, errors.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <bit>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <numeric>
 
 #include "libcore/comm/delayed.h"
 #include "libcore/comm/group.h"
-#include "libcore/comm/mpi.h"
 #include "tests/comm/ranks.h"
+#include "tests/comm/tree_sums.h"
 
 namespace galley {
 namespace {
-
-/// A number that looks random, of a leaf and an element. Magnitudes differ, so that sums round.
-float sample(int leaf, int64_t element) {
-  uint64_t x = static_cast<uint64_t>(leaf + 1) * 0x9E3779B97F4A7C15ull + static_cast<uint64_t>(element) * 0xBF58476D1CE4E5B9ull;
-  x ^= x >> 31;
-  x *= 0x94D049BB133111EBull;
-  x ^= x >> 29;
-  const double unit = static_cast<double>(x >> 11) / 9007199254740992.0 - 0.5;
-  return static_cast<float>(unit * std::exp2(static_cast<double>(x % 13)));
-}
-
-/// The sum of leaves [begin, end) in the order that the header states, by recursion in float.
-float sum_by_recursion(int begin, int end, int64_t element) {
-  if (end - begin == 1) return sample(begin, element);
-  int first = 1;
-  while (2 * first < end - begin) first *= 2;
-  return sum_by_recursion(begin, begin + first, element) + sum_by_recursion(begin + first, end, element);
-}
-
-/// The partial sums of a rank, as a rank computes them.
-std::vector<float> partials_of(const ReductionTree& tree, int rank, int64_t count) {
-  std::vector<float> parts;
-  for (const LeafRange& range : tree.partials(rank)) {
-    for (int64_t i = 0; i < count; ++i) parts.push_back(sum_by_recursion(range.begin, range.end, i));
-  }
-  return parts;
-}
-
-TEST(ReductionTree, DividesLeavesAmongRanks) {
-  const ReductionTree tree(8, 3);
-  EXPECT_EQ(tree.owned(0), (LeafRange{0, 2}));
-  EXPECT_EQ(tree.owned(1), (LeafRange{2, 5}));
-  EXPECT_EQ(tree.owned(2), (LeafRange{5, 8}));
-  const auto partials = [&](int rank) { return std::vector<LeafRange>(tree.partials(rank).begin(), tree.partials(rank).end()); };
-  EXPECT_EQ(partials(0), (std::vector<LeafRange>{{0, 2}}));
-  EXPECT_EQ(partials(1), (std::vector<LeafRange>{{2, 4}, {4, 5}}));
-  EXPECT_EQ(partials(2), (std::vector<LeafRange>{{5, 6}, {6, 8}}));
-  EXPECT_EQ(tree.most_partials(), 2);
-  for (const int ranks : {1, 2, 4, 8}) EXPECT_EQ(ReductionTree(8, ranks).most_partials(), 1) << ranks;
-}
-
-TEST(ReductionTree, SumsHaveTheSameBitsForAnyNumberOfRanks) {
-  constexpr int64_t kCount = 1531;  // blocks and a remainder
-  for (const int leaves : {1, 2, 3, 5, 6, 7, 8, 13, 16}) {
-    for (int ranks = 1; ranks <= std::min(leaves, 7); ++ranks) {
-      const ReductionTree tree(leaves, ranks);
-      std::vector<std::vector<float>> contributions;
-      std::vector<const void*> parts;
-      for (int r = 0; r < ranks; ++r) {
-        contributions.push_back(partials_of(tree, r, kCount));
-        for (size_t p = 0; p < tree.partials(r).size(); ++p) parts.push_back(contributions.back().data() + p * kCount);
-      }
-      std::vector<float> result(kCount);
-      tree.reduce(parts, result.data(), kCount, DType::kF32, ReduceOp::kSum);
-      for (int64_t i = 0; i < kCount; ++i)
-        ASSERT_EQ(std::bit_cast<uint32_t>(result[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(sum_by_recursion(0, leaves, i)))
-            << leaves << " " << ranks;
-    }
-  }
-}
-
-TEST(ReductionTree, ARingHasOtherBits) {  // the negative control: with another order the comparison above would fail
-  int different = 0;
-  for (int64_t i = 0; i < 1000; ++i) {
-    float sum = sample(0, i);
-    for (int leaf = 1; leaf < 5; ++leaf) sum += sample(leaf, i);
-    different += sum != sum_by_recursion(0, 5, i);
-  }
-  EXPECT_GT(different, 100);
-}
-
-template <class T>
-void expect_sums(DType dtype, T (*make)(double), double (*value)(T), double tolerance) {
-  constexpr int kRanks = 3;
-  constexpr int64_t kCount = 700;
-  std::vector<std::vector<T>> inputs(kRanks);
-  std::vector<const void*> parts;
-  for (int r = 0; r < kRanks; ++r) {
-    for (int64_t i = 0; i < kCount; ++i) inputs[static_cast<size_t>(r)].push_back(make((i % 50 - 20) * (r + 1)));
-    parts.push_back(inputs[static_cast<size_t>(r)].data());
-  }
-  const ReductionTree tree(kRanks, kRanks);
-  std::vector<T> sum(kCount), most(kCount);
-  tree.reduce(parts, sum.data(), kCount, dtype, ReduceOp::kSum);
-  tree.reduce(parts, most.data(), kCount, dtype, ReduceOp::kMax);
-  for (int64_t i = 0; i < kCount; ++i) {
-    const double base = static_cast<double>(i % 50 - 20);
-    EXPECT_NEAR(value(sum[static_cast<size_t>(i)]), base * 6, std::abs(base * 6) * tolerance) << dtype;
-    EXPECT_EQ(value(most[static_cast<size_t>(i)]), std::max(base, base * 3)) << dtype;
-  }
-}
-
-TEST(ReductionTree, ReducesEveryType) {
-  expect_sums<float>(DType::kF32, [](double x) { return static_cast<float>(x); }, [](float x) { return static_cast<double>(x); }, 0);
-  expect_sums<double>(DType::kF64, [](double x) { return x; }, [](double x) { return x; }, 0);
-  expect_sums<int64_t>(DType::kI64, [](double x) { return static_cast<int64_t>(x); }, [](int64_t x) { return static_cast<double>(x); }, 0);
-  expect_sums<int32_t>(DType::kI32, [](double x) { return static_cast<int32_t>(x); }, [](int32_t x) { return static_cast<double>(x); }, 0);
-  // Operands are exact; the sum is rounded once, to 8 and 11 bits.
-  expect_sums<uint16_t>(
-      DType::kBF16, [](double x) { return bf16_from_float(static_cast<float>(x)); }, [](uint16_t x) { return double{float_from_bf16(x)}; },
-      1.0 / 256);
-  expect_sums<uint16_t>(
-      DType::kF16, [](double x) { return f16_from_float(static_cast<float>(x)); }, [](uint16_t x) { return double{float_from_f16(x)}; },
-      1.0 / 2048);
-}
-
-TEST(ReductionTree, TheMaximumKeepsNaN) {
-  const float nan = std::nanf("");
-  const std::vector<float> a{1, nan, 3}, b{2, 1, nan};
-  std::vector<float> most(3);
-  const std::vector<const void*> parts{a.data(), b.data()};
-  ReductionTree(2, 2).reduce(parts, most.data(), 3, DType::kF32, ReduceOp::kMax);
-  EXPECT_EQ(most[0], 2);
-  EXPECT_TRUE(std::isnan(most[1]) && std::isnan(most[2]));
-}
-
-TEST(Segments, CoverTheArrayAtMultiplesOf16) {
-  for (const int64_t count : {0, 1, 15, 16, 17, 100, 1000, 4097}) {
-    for (int ranks = 1; ranks <= 5; ++ranks) {
-      int64_t at = 0;
-      for (int r = 0; r < ranks; ++r) {
-        const Segment segment = segment_of(count, ranks, r);
-        EXPECT_EQ(segment.begin, at);
-        EXPECT_TRUE(segment.size() == 0 || segment.begin % 16 == 0);
-        at = segment.end;
-      }
-      EXPECT_EQ(at, count);
-    }
-  }
-}
 
 class Transports : public testing::TestWithParam<std::tuple<Transport, int>> {
  protected:
@@ -435,91 +301,6 @@ INSTANTIATE_TEST_SUITE_P(All, Transports,
 INSTANTIATE_TEST_SUITE_P(Nodes, Transports, testing::Combine(testing::Values(Transport::kNodes), testing::Values(4, 6)),
                          [](const auto& info) { return cat(transport_name(std::get<0>(info.param)), "_", std::get<1>(info.param)); });
 
-TEST(Nodes, GroupsLieOnMachines) {
-  const auto levels = [](int stride, int size, int per_machine) {
-    const auto found = levels_of({stride, size}, per_machine);
-    return found ? std::pair(found->inside, found->between) : std::pair(0, 0);
-  };
-  EXPECT_EQ(levels(1, 8, 4), std::pair(4, 2));
-  EXPECT_EQ(levels(2, 4, 4), std::pair(2, 2));  // every second rank
-  EXPECT_EQ(levels(1, 2, 4), std::pair(2, 1));  // in a machine
-  EXPECT_EQ(levels(4, 2, 4), std::pair(1, 2));  // one rank of each
-  EXPECT_EQ(levels(1, 2, 3), std::pair(0, 0));  // the second group of six ranks is on two machines
-  EXPECT_EQ(levels(1, 6, 4), std::pair(0, 0));
-  EXPECT_EQ(levels(2, 2, 3), std::pair(0, 0));
-  EXPECT_EQ(levels(1, 4, 0), std::pair(0, 0));
-}
-
-/// Between M machines of P ranks, a rank sends 2 (M-1)/M of its P-th part of an array, not 2 (N-1)/N of all of it. 16-bit sums are f32.
-TEST(Nodes, SendOnlyBetweenMachines) {
-  constexpr int64_t kCount = 4 * 16 * 50, kBytes = kCount * 4;
-  const auto post = std::make_shared<TestMessages::Post>();
-  auto all = node_communicators(4, 2, {}, post);
-  const auto sent = [&](const std::function<void(Communicator&, float*)>& body) {
-    post->bytes.clear();
-    for (const std::string& error : as_ranks(all, [&](Communicator& comm) {
-           std::vector<float> array(kCount);
-           body(comm, array.data());
-         }))
-      EXPECT_EQ(error, "");
-    for (int r = 1; r < 4; ++r) EXPECT_EQ(post->bytes[r], post->bytes[0]);
-    return post->bytes[0];
-  };
-  EXPECT_EQ(sent([](Communicator& comm, float* x) { comm.all_reduce("sum", x, x, kCount, DType::kF32); }), 2 * kBytes / 4);
-  EXPECT_EQ(sent([](Communicator& comm, float* x) { comm.all_reduce("sum", x, x, kCount, DType::kBF16); }), kBytes / 4 + kBytes / 8);
-  EXPECT_EQ(sent([](Communicator& comm, float* x) { comm.all_gather("all", x + comm.rank() * kCount / 4, x, kCount, DType::kF32); }),
-            kBytes / 4);
-  EXPECT_EQ(sent([](Communicator& comm, float* x) {
-              comm.all_gather("near", x + comm.rank() % 2 * kCount / 2, x, kCount, DType::kF32, {1, 2});
-              comm.run({.kind = CollectiveKind::kAllReduce, .name = "near", .input = x, .output = x, .count = kCount, .group = {1, 2}});
-            }),
-            0);
-  EXPECT_EQ(all[0]->traffic(CollectiveKind::kAllGather).bytes, kBytes * 3 / 4 + kBytes / 2);  // as on any transport
-}
-
-/// Of arrays that all ranks of a machine share, one copy is written, after all of them have stopped to read the one before.
-TEST(Nodes, GatherOneCopyForEachMachine) {
-  auto all = node_communicators(4, 2, {}, std::make_shared<TestMessages::Post>());  // no check, for which ranks meet
-  for (const std::string& error : as_ranks(all, [](Communicator& comm) {
-         EXPECT_EQ(comm.transport(), "shared memory and messages (test)");
-         EXPECT_EQ(comm.sharing_memory(), 2);
-         constexpr int64_t kCount = 4 * 16 * 40;
-         const auto common = comm.allocate_common(kCount * 4);
-         ASSERT_NE(common, nullptr);
-         auto* whole = reinterpret_cast<int32_t*>(common.get());
-         for (int32_t repeat = 0; repeat < 30; ++repeat) {
-           std::vector<int32_t> own(kCount / 4, repeat * 10 + comm.rank());
-           comm.all_gather("unit", own.data(), whole, kCount, DType::kI32);
-           if (comm.rank() % 2 == repeat % 2) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-           for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(whole[i], repeat * 10 + i / (kCount / 4));
-         }
-         comm.barrier("read");
-         if (comm.rank() % 2 == 0) whole[7] = -comm.rank() - 1;
-         comm.barrier("written");
-         EXPECT_EQ(whole[7], -(comm.rank() / 2 * 2) - 1);  // of this machine
-       }))
-    EXPECT_EQ(error, "");
-}
-
-/// A rank that waits for other machines does its part for neighbors that wait for it.
-TEST(Nodes, RanksWaitInDifferentOrders) {
-  auto all = node_communicators(4, 2);
-  for (const std::string& error : as_ranks(all, [](Communicator& comm) {
-         for (int repeat = 0; repeat < 20; ++repeat) {
-           float sum = 1;
-           const Ticket near =
-               comm.start({.kind = CollectiveKind::kAllReduce, .name = "near", .input = &sum, .output = &sum, .count = 1, .group = {1, 2}});
-           if (comm.rank() % 2 == 0) comm.wait(near);
-           float far = 1;
-           comm.all_reduce("far", &far, &far, 1, DType::kF32);
-           if (comm.rank() % 2 == 1) comm.wait(near);
-           ASSERT_EQ(sum, 2);
-           ASSERT_EQ(far, 4);
-         }
-       }))
-    EXPECT_EQ(error, "");
-}
-
 TEST(DirectCommunicator, ALateRankIsNamedAfterTheTimeLimit) {
   auto all = local_communicators(3, {.timeout_s = 0.2});
   const std::vector<std::string> errors = as_ranks(all, [](Communicator& comm) {
@@ -530,75 +311,6 @@ TEST(DirectCommunicator, ALateRankIsNamedAfterTheTimeLimit) {
   EXPECT_EQ(errors[2], "");
   for (int r = 0; r < 2; ++r)
     EXPECT_EQ(errors[static_cast<size_t>(r)], "rank 2 has not reached collective 2 (barrier grads.bucket3) of step 20 within 0.2 s");
-}
-
-TEST(SharedCommunicator, ProcessesSum) {
-  constexpr int kRanks = 3;
-  const std::string name = cat("/galley-test-", getpid());
-  const auto segment = SharedSegment::create(name, shared_board_bytes(kRanks));
-  create_shared_board(*segment, kRanks);
-  std::vector<pid_t> children;
-  for (int r = 0; r < kRanks; ++r) {
-    const pid_t child = fork();
-    if (child == 0) {
-      const ThreadShare share(1);
-      const auto comm = shared_communicator(SharedSegment::open(name), name, r);
-      bool good = true;
-      for (const int64_t bytes : {int64_t{4000}, static_cast<int64_t>(2 * kHugePage)}) {
-        const auto memory = comm->allocate(bytes);
-        use_huge_pages(memory.get(), bytes);
-        auto* array = reinterpret_cast<float*>(memory.get());
-        for (int repeat = 0; repeat < 50; ++repeat) {
-          for (int64_t i = 0; i < 1000; ++i) array[i] = sample(r, i + repeat);
-          comm->all_reduce("sum", array, array, 1000, DType::kF32);
-          for (int64_t i = 0; i < 1000; ++i) good &= array[i] == sum_by_recursion(0, kRanks, i + repeat);
-        }
-      }
-      // One output for all: each rank writes its segment once, and reads those of the others.
-      const auto common = comm->allocate_common(4096);
-      auto* whole = reinterpret_cast<float*>(common.get());
-      constexpr int64_t kSegment = 160;
-      for (int repeat = 0; repeat < 50; ++repeat) {
-        std::vector<float> own(kSegment);
-        for (int64_t i = 0; i < kSegment; ++i) own[static_cast<size_t>(i)] = sample(r, i + repeat);
-        comm->all_gather("gather", own.data(), whole, kRanks * kSegment, DType::kF32);
-        for (int64_t i = 0; i < kRanks * kSegment; ++i) good &= whole[i] == sample(static_cast<int>(i / kSegment), i % kSegment + repeat);
-      }
-      comm->barrier("read");
-      if (r == 0) whole[1000] = 7;
-      comm->barrier("written");
-      good &= whole[1000] == 7;
-      _exit(good ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  }
-}
-
-TEST(SharedSegment, RemovesWhatKilledJobsHaveLeft) {
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  waitpid(child, nullptr, 0);  // no process has this number any more
-  const std::string stale = cat("/galley-", child, "-17"), live = cat("/galley-", getpid(), "-17");
-  const auto left = SharedSegment::create(stale, 100), kept = SharedSegment::create(live, 100);
-  const auto other = SharedSegment::create(cat("/galley-test-", getpid()), 100);
-  EXPECT_THROW(SharedSegment::open(stale), Error);
-  EXPECT_EQ(SharedSegment::open(live)->bytes(), 100);
-}
-
-TEST(SharedSegment, SaysThatThereIsNoRoom) {
-  try {
-    SharedSegment::create(cat("/galley-test-", getpid()), int64_t{1} << 50);
-    FAIL() << "a segment of a petabyte was created";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kResource);
-    EXPECT_NE(error.message().find("/dev/shm has no room for 1 PiB"), std::string::npos) << error.message();
-  }
-  EXPECT_THROW(SharedSegment::open(cat("/galley-test-", getpid())), Error);  // nothing was left
 }
 
 TEST(DelayedCommunicator, AStepTakesTheLongerOfComputingAndCommunicating) {
@@ -646,38 +358,6 @@ TEST(Position, SaysWhereARankIs) {
   EXPECT_EQ(position.finished, 21u);
   position.set_text("broadcast", std::string(200, 'x'));
   EXPECT_EQ(position.text().size(), Position::kText - 1);
-}
-
-/// Runs in processes that the next test starts: the same sums by MPI's messages and by shared memory.
-TEST(UnderMpi, SumsHaveTheBitsOfTheTree) {
-  if (!launched_rank() || std::getenv("GALLEY_TEST_MPI") == nullptr) GTEST_SKIP() << "runs under mpirun, started by Mpi.RanksSum";
-  MpiJob job;
-  const bool nodes = job.local_size() < job.size();
-  for (const bool shared : {false, true}) {
-    const auto comm = job.communicator({.messages = {.check = true}, .shared_memory = shared});
-    EXPECT_EQ(comm->transport(), !shared ? "messages (MPI)" : nodes ? "shared memory and messages (MPI)" : "shared memory");
-    EXPECT_EQ(comm->size(), launched_rank()->size);
-    for (const int64_t count : {int64_t{10}, int64_t{1000003}}) {
-      std::vector<float> array(static_cast<size_t>(count));
-      for (int64_t i = 0; i < count; ++i) array[static_cast<size_t>(i)] = sample(comm->rank(), i);
-      comm->all_reduce("sum", array.data(), array.data(), count, DType::kF32);
-      int64_t wrong = 0;
-      for (int64_t i = 0; i < count; ++i) wrong += array[static_cast<size_t>(i)] != sum_by_recursion(0, comm->size(), i);
-      EXPECT_EQ(wrong, 0);
-    }
-    comm->barrier("end");
-  }
-}
-
-TEST(Mpi, RanksSum) {
-  if (std::system("command -v mpirun >/dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  for (const char* ranks : {"-np 3", "-x GALLEY_RANKS_PER_NODE=2 -np 4"}) {
-    const std::string command = cat(
-        "GALLEY_TEST_MPI=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 120 mpirun --oversubscribe --bind-to none ",
-        ranks, " '", program, "' --gtest_filter=UnderMpi.* >/dev/null");
-    EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  }
 }
 
 }  // namespace

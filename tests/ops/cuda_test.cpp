@@ -44,14 +44,19 @@ TEST(CudaAttention, TilesAgreeWithTheReference) {
 // Where cuBLASLt has no algorithm, an own kernel multiplies f8.
 TEST(CudaF8, OwnProductsAgreeWithTheReference) {
   if (on_gpu()) GTEST_SKIP() << "the stand-in of the library refuses a product";
+  int found = 0;
   for (const OpCase& c : all_cases()) {
     if (c.name != "f8_linear_3_37_19" && c.name != "f8_conv2d_residual") continue;
+    ++found;
     stand_in_device();
+    stand_in_launches();
     const int64_t asked = stand_in_calls("cublasLtMatmulAlgoGetHeuristic"), products = stand_in_calls("cublasLtMatmul");
     fail_stand_in("cublasLtMatmulAlgoGetHeuristic", 1, cuda::lt::kNotSupported);
     for (const std::string& failure : kernel_failures(cuda_backend(), c, DType::kF32)) ADD_FAILURE() << failure;
     EXPECT_LT(stand_in_calls("cublasLtMatmul") - products, stand_in_calls("cublasLtMatmulAlgoGetHeuristic") - asked) << "one was refused";
+    EXPECT_NE(stand_in_launches().find("f8_product_tiles"), std::string::npos) << c.name;
   }
+  EXPECT_EQ(found, 2);
 }
 
 /// Whether an emulation takes seconds.

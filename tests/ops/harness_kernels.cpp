@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "libcore/backends/ref/memory.h"
 #include "libcore/backends/ref/reference.h"
@@ -172,9 +173,22 @@ std::string difference(const Trial& trial, const std::vector<const RefArray*>& i
   return "";
 }
 
-/// Runs the kernel, in place with `reuse`. Returns "" or a description of the error.
+/// As the memory plan chooses them where no input has a later reader: of each output the first input that no other output has taken.
+std::vector<InPlace> reuse_of_all(const Trial& trial) {
+  std::vector<InPlace> chosen;
+  const auto taken = [&](const InPlace& reuse) {
+    return std::any_of(chosen.begin(), chosen.end(), [&](const InPlace& c) { return c.input == reuse.input || c.output == reuse.output; });
+  };
+  for (int o = 0; o < static_cast<int>(trial.outputs.size()); ++o) {
+    for (const InPlace& reuse : trial.node.op->may_reuse)
+      if (reuse.output == o && can_reuse(trial, reuse) && !taken(reuse)) chosen.push_back(reuse);
+  }
+  return chosen;
+}
+
+/// Runs the kernel, in place with each of `reused`. Returns "" or a description of the error.
 std::string run_trial(Device& device, const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, const OpCase& c,
-                      double tolerance, const InPlace* reuse = nullptr) {
+                      double tolerance, std::span<const InPlace> reused = {}) {
   const KernelQuery query = trial.query();
   std::vector<RefArray> arrays(trial.inputs.size());
   std::vector<const RefArray*> reference_inputs;
@@ -208,10 +222,10 @@ std::string run_trial(Device& device, const Kernel& kernel, const Trial& trial, 
     out_addresses[static_cast<size_t>(update.output)] = home[static_cast<size_t>(update.output)]->on(device);
     updated[static_cast<size_t>(update.input)] = true;
   }
-  if (reuse != nullptr) {
-    home[static_cast<size_t>(reuse->output)] = inputs[static_cast<size_t>(reuse->input)].get();
-    out_addresses[static_cast<size_t>(reuse->output)] = home[static_cast<size_t>(reuse->output)]->on(device);
-    updated[static_cast<size_t>(reuse->input)] = true;
+  for (const InPlace& reuse : reused) {
+    home[static_cast<size_t>(reuse.output)] = inputs[static_cast<size_t>(reuse.input)].get();
+    out_addresses[static_cast<size_t>(reuse.output)] = home[static_cast<size_t>(reuse.output)]->on(device);
+    updated[static_cast<size_t>(reuse.input)] = true;
   }
   std::vector<std::vector<std::byte>> before;
   for (const auto& input : inputs) before.push_back(input ? input->content() : std::vector<std::byte>());
@@ -276,8 +290,12 @@ std::vector<std::string> kernel_failures(const Backend& backend, const OpCase& c
           std::string problem = run_trial(backend.device(), *kernel, form, values, c, tolerance);
           for (const InPlace& reuse : node.op->may_reuse) {
             if (!problem.empty() || !can_reuse(form, reuse)) continue;
-            problem = run_trial(backend.device(), *kernel, form, values, c, tolerance, &reuse);
+            problem = run_trial(backend.device(), *kernel, form, values, c, tolerance, std::span(&reuse, 1));
             if (!problem.empty()) problem += cat(", in the memory of input ", reuse.input);
+          }
+          if (const std::vector<InPlace> all = reuse_of_all(form); problem.empty() && all.size() > 1) {
+            problem = run_trial(backend.device(), *kernel, form, values, c, tolerance, all);
+            if (!problem.empty()) problem += ", in the memory of several inputs";
           }
           if (!problem.empty())
             failures.push_back(cat(c.name, ": kernel ", kernel->algorithm, " of ", node.op->name, ":", formats, ": ", problem));

@@ -244,6 +244,30 @@ void add_residual_norms(std::vector<OpCase>& cases) {
       });
     }
   }
+  for (const int64_t width : {8, 11}) {  // of the last two dimensions
+    const Shape shape{5, 3, width}, last{3, width};
+    cases.push_back({.name = cat("add_layer_norm_planes_", width),
+                     .build =
+                         [=](CaseInputs& in) {
+                           AddLayerNormAttrs a;
+                           a.norm.dims = 2;
+                           a.keep_sum = true;
+                           add_layer_norm(in.real(shape), in.real(shape), in.f32(last), in.f32(last), a);
+                         },
+                     .forward_only = true,
+                     .low_precision = width == 8});
+    cases.push_back({.name = cat("layer_norm_backward_add_planes_", width),
+                     .build =
+                         [=](CaseInputs& in) {
+                           LayerNormBackwardAttrs a;
+                           a.dims = 2;
+                           const Value grad = in.real(shape), x = in.real(shape), mean = in.real({5}),
+                                       rstd = in.real({5}, {.low = 0.5, .high = 1.5});
+                           layer_norm_backward_add(grad, x, in.fixed(mean), in.fixed(rstd), in.f32(last), in.real(shape), a);
+                         },
+                     .forward_only = true,
+                     .low_precision = width == 8});
+  }
   for (const Shape& shape : {Shape{3, 19, 4, 3}, Shape{3, 40, 3, 5}, Shape{2, 3, 4, 6}, Shape{0, 8, 2, 2}}) {
     cases.push_back({.name = cat("add_batch_norm_backward_", shape[0], "_", shape[1]),
                      .build =

@@ -164,7 +164,8 @@ TEST(QuantizedProgram, EqualsTheReference) {
 
 // The reference computes the formula of ops/f8.h in double; the CPU decodes and computes in f32; CUDA's products are those of the stand-in
 // of cuBLASLt. A value next to the middle between two codes of f8 may fall to either side after sums of another order, and then differs by
-// a sixteenth: of thousands of values few do, and each is one term of later sums.
+// a sixteenth: of thousands of values few do, and each is one term of later sums. Where one of the two images has such a value in the last
+// layer, all of its scores differ a little: half of them.
 TEST(F8Program, BackEndsAgree) {
   ensure_ops_registered();
   const Graph graph = small_f8_network();
@@ -185,7 +186,7 @@ TEST(F8Program, BackEndsAgree) {
           off += !(std::abs(a[i] - b[i]) <= 1e-5 * largest);
         }
         EXPECT_GT(signal, 1e6 * noise) << device << " " << name;
-        EXPECT_LE(off, static_cast<int64_t>(name == "features" ? a.size() / 50 : a.size())) << device << " " << name;
+        EXPECT_LE(off, static_cast<int64_t>(a.size() / (name == "features" ? 50 : 2))) << device << " " << name;
       }
     }
   }

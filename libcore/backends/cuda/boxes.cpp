@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/backends/cuda/kernels/vision_calls.h"
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/detection.h"
 #include "libcore/ops/instances.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/quantized.h"
 

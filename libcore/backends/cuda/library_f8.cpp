@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 #include "libcore/backends/cuda/library_products.h"
 #include "libcore/backends/cuda/prepare.h"
 #include "libcore/ops/f8.h"

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "libcore/backends/cuda/integer_map.h"
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 #include "libcore/backends/cuda/library_products.h"
 
 namespace galley {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "libcore/backends/cuda/integer_map.h"
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 #include "libcore/backends/cuda/pool_call.h"
 #include "libcore/backends/weight_only.h"
 #include "libcore/ops/rules.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "libcore/backends/cuda/fixed_sums.h"
+#include "libcore/backends/cuda/kernels/vision_calls.h"
 #include "libcore/ops/flow.h"
 #include "libcore/ops/grid_sample.h"
 #include "libcore/ops/orthonormal.h"

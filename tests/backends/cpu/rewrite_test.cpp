@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
@@ -21,6 +23,8 @@
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
+#include "libcore/passes/plan_memory.h"
+#include "libcore/passes/recompute.h"
 #include "tests/support/graphs.h"
 #include "tests/support/results.h"
 #include "tests/support/target.h"
@@ -287,32 +291,67 @@ TEST(CpuRewrites, StoredWeightsGiveTheSameResults) {
   expect_same(results(changed, feeds), results(graph, feeds));
 }
 
-// Two blocks of a transformer, with norms before or after the additions: sums are joined where norms read them, also those that later
-// additions and the backward pass read, and gradients where residuals come together.
+enum class ResidualNorm { kRms, kRows, kPlanes };
+/// Two blocks of a transformer, with norms of the last dimension, or of the last two, before or after the additions.
+struct ResidualBlocks {
+  Graph graph;
+  Value x, w, gamma, result;
+  ResidualBlocks(ResidualNorm kind, bool norm_first, const Shape& shape) {
+    const int64_t size = shape[-1];
+    x = graph.add_input("x", f32(shape), ValueRole::kInput);
+    w = graph.add_input("w", f32({size, size}), ValueRole::kParameter);
+    LayerNormAttrs attrs;
+    if (kind == ResidualNorm::kPlanes) attrs.dims = 2;
+    gamma = graph.add_input("gamma", f32(attrs.dims == 2 ? Shape{shape[-2], size} : Shape{size}), ValueRole::kParameter);
+    const auto norm = [&](Value of) { return kind == ResidualNorm::kRms ? rms_norm(of, gamma).y : layer_norm(of, gamma, {}, attrs).y; };
+    Value at = x;
+    for (int block = 0; block < 2; ++block)
+      at = norm_first ? add(at, tanh(linear(norm(at), w, {}))) : norm(add(at, tanh(linear(at, w, {}))));
+    result = norm_first ? norm(at) : at;
+  }
+};
+
+// Sums are joined where norms read them, also those that later additions and the backward pass read, and gradients where residuals come
+// together; also those that the backward pass computes again.
 TEST(ResidualNorms, GiveTheSameStep) {
   ensure_residual_norm_operators();
-  for (const bool rms : {false, true}) {
+  for (const ResidualNorm kind : {ResidualNorm::kRms, ResidualNorm::kRows, ResidualNorm::kPlanes}) {
     for (const bool norm_first : {false, true}) {
-      Graph graph;
-      const Value x = graph.add_input("x", f32({3, 8}), ValueRole::kInput), w = graph.add_input("w", f32({8, 8}), ValueRole::kParameter);
-      const Value gamma = graph.add_input("gamma", f32({8}), ValueRole::kParameter);
-      const auto norm = [&](Value of) { return rms ? rms_norm(of, gamma).y : layer_norm(of, gamma, {}).y; };
-      Value at = x;
-      for (int block = 0; block < 2; ++block)
-        at = norm_first ? add(at, tanh(linear(norm(at), w, {}))) : norm(add(at, tanh(linear(at, w, {}))));
-      const Value result = norm_first ? norm(at) : at;
-      add_gradients(graph, result, {x.id(), w.id(), gamma.id()});
-      Graph changed = graph;
-      EXPECT_TRUE(use_residual_norms(changed, kNoKernel).done.empty());
-      EXPECT_EQ(print(changed), print(graph));
+      for (const bool again : {false, true}) {
+        ResidualBlocks blocks(kind, norm_first, kind == ResidualNorm::kPlanes ? Shape{2, 3, 8} : Shape{3, 8});
+        Graph& graph = blocks.graph;
+        add_gradients(graph, blocks.result, {blocks.x.id(), blocks.w.id(), blocks.gamma.id()});
+        const auto feeds = feeds_for(graph);
+        const auto expected = results(graph, feeds);
+        if (again) recompute(graph, recompute_selective());
+        Graph changed = graph;
+        EXPECT_TRUE(use_residual_norms(changed, kNoKernel).done.empty());
+        EXPECT_EQ(print(changed), print(graph));
+        use_residual_norms(changed, kAnyKernel);
+        verify(changed);
+        const std::string_view before = kind == ResidualNorm::kRms ? "add_rms_norm" : "add_layer_norm",
+                               after = kind == ResidualNorm::kRms ? "rms_norm_backward_add" : "layer_norm_backward_add";
+        EXPECT_EQ(count(changed, before), again ? 4 : 2);
+        EXPECT_EQ(count(changed, after), norm_first ? 2 : 0);  // else the gradients of the result come together
+        expect_same(results(changed, feeds), expected);
+      }
+    }
+  }
+}
+
+// As additions do, norms put the sum into the memory of what they add.
+TEST(ResidualNorms, TakeNoMoreMemoryThanAdditions) {
+  ensure_residual_norm_operators();
+  for (const ResidualNorm kind : {ResidualNorm::kRms, ResidualNorm::kRows}) {
+    for (const bool training : {false, true}) {
+      ResidualBlocks blocks(kind, true, {16, 64});
+      blocks.graph.add_output("result", blocks.result);
+      if (training) add_gradients(blocks.graph, blocks.result, {blocks.x.id(), blocks.w.id(), blocks.gamma.id()});
+      Graph changed = blocks.graph;
       use_residual_norms(changed, kAnyKernel);
-      verify(changed);
-      const std::string_view before = rms ? "add_rms_norm" : "add_layer_norm",
-                             after = rms ? "rms_norm_backward_add" : "layer_norm_backward_add";
-      EXPECT_EQ(count(changed, before), 2);
-      EXPECT_EQ(count(changed, after), norm_first ? 2 : 0);  // else the gradients of the result come together
-      const auto feeds = feeds_for(graph);
-      expect_same(results(changed, feeds), results(graph, feeds));
+      const MemoryPlan before = plan_memory(blocks.graph, {}), after = plan_memory(changed, {});
+      EXPECT_EQ(find_overlap(changed, after, {}), "");
+      EXPECT_LE(after.arena_bytes, before.arena_bytes);
     }
   }
 }
@@ -355,22 +394,31 @@ TEST(ConvolutionSums, GiveTheSameStep) {
   const Value twice = conv2d(at, w, {}, window);
   at = add(batch_norm(twice, {}, b, relu, x).y, batch_norm(twice, b, {}).y);
   add_gradients(graph, at, {x.id(), w.id(), b.id()});
-  Graph changed = graph;
-  EXPECT_TRUE(use_convolution_sums(changed, kNoKernel).done.empty());
-  EXPECT_EQ(print(changed), print(graph));
-  EXPECT_EQ(use_convolution_sums(changed, kAnyKernel).done.size(), 2u);
-  verify(changed);
-  EXPECT_EQ(count(changed, "conv2d_sums"), 2);
-  EXPECT_EQ(count(changed, "batch_norm_of_sums"), 3);
   const auto feeds = feeds_for(graph);
-  expect_same(results(changed, feeds), results(graph, feeds));
+  const auto expected = results(graph, feeds);
+  // The backward pass may compute norms again, from the same sums, or convolutions too, with sums of their own.
+  const auto with_convolutions = [](const Node& node) { return node.is("conv2d") || recompute_selective()(node); };
+  const std::tuple<RecomputeChoice, int, int> choices[] = {{{}, 2, 3}, {recompute_selective(), 2, 6}, {with_convolutions, 4, 6}};
+  for (const auto& [choice, convolutions, norms] : choices) {
+    Graph trained = graph;
+    if (choice) recompute(trained, choice);
+    Graph changed = trained;
+    EXPECT_TRUE(use_convolution_sums(changed, kNoKernel).done.empty());
+    EXPECT_EQ(print(changed), print(trained));
+    EXPECT_EQ(use_convolution_sums(changed, kAnyKernel).done.size(), static_cast<size_t>(convolutions));
+    verify(changed);
+    EXPECT_EQ(count(changed, "conv2d_sums"), convolutions);
+    EXPECT_EQ(count(changed, "batch_norm_of_sums"), norms);
+    expect_same(results(changed, feeds), expected);
+  }
 }
 
-// Layers of one array become one, if their weights are computed once: queries, keys and values of two key heads for four heads, or keys
-// and values of another array. Not where the values have a layer of another array, or where gradients are computed.
+// Layers of one array become one, if their weights are computed once: queries, keys and values of two key heads for four heads, under any
+// mask, or keys and values alone where they are of another array or something else reads the queries. Not where the values have a layer of
+// another array, or where gradients are computed.
 TEST(JoinedHeads, AreOfOneProduct) {
-  enum Kind { kOwn, kCross, kParameters, kOtherValues, kTraining };
-  for (const Kind kind : {kOwn, kCross, kParameters, kOtherValues, kTraining}) {
+  enum Kind { kOwn, kMasked, kCross, kReadTwice, kParameters, kOtherValues, kTraining };
+  for (const Kind kind : {kOwn, kMasked, kCross, kReadTwice, kParameters, kOtherValues, kTraining}) {
     Graph graph;
     const Value x = graph.add_input("x", f32({2, 3, 8}), ValueRole::kInput),
                 memory = graph.add_input("memory", f32({2, 3, 8}), ValueRole::kInput);
@@ -382,9 +430,16 @@ TEST(JoinedHeads, AreOfOneProduct) {
       if (kind != kParameters) w = cast(affine(w, 2), DType::kF32);
       return reshape(linear(of, w, b), {2, 3, count, 2});
     };
-    const Value q = heads(x, 4), k = heads(kind == kCross ? memory : x, 2);
-    const Value v = heads(kind == kCross || kind == kOtherValues ? memory : x, 2);
-    const Value result = attention({.q = q, .k = k, .v = v}).o;
+    AttentionInputs inputs{.q = heads(x, 4), .k = heads(kind == kCross ? memory : x, 2)};
+    inputs.v = heads(kind == kCross || kind == kOtherValues ? memory : x, 2);
+    if (kind == kReadTwice) graph.add_output("read", tanh(inputs.q));
+    AttentionAttrs attrs;
+    if (kind == kMasked) {
+      inputs.bias = graph.add_input("bias", f32({1, 4, 3, 3}), ValueRole::kInput);
+      inputs.lengths = graph.add_input("lengths", i64({2}), ValueRole::kInput);
+      attrs.causal = true;
+    }
+    const Value result = attention(inputs, attrs).o;
     graph.add_output("result", result);
     if (kind == kTraining) add_gradients(graph, result, parameters);
     Graph changed = graph;
@@ -392,9 +447,13 @@ TEST(JoinedHeads, AreOfOneProduct) {
     EXPECT_EQ(print(changed), print(graph));
     join_heads(changed, kAnyKernel);
     verify(changed);
-    EXPECT_EQ(count(changed, "linear"), kind == kOwn ? 1 : kind == kCross ? 2 : 3);
+    const bool with_queries = kind == kOwn || kind == kMasked;
+    EXPECT_EQ(count(changed, "linear"), with_queries ? 1 : kind == kCross || kind == kReadTwice ? 2 : 3) << kind;
     EXPECT_EQ(count(changed, "attention"), 1);
-    const auto feeds = feeds_for(graph);
+    const auto joined = std::find_if(changed.nodes().begin(), changed.nodes().end(), [](const Node& node) { return node.is("attention"); });
+    EXPECT_EQ(joined->attrs<AttentionAttrs>().kv_heads, with_queries ? 2 : 0) << kind;
+    auto feeds = feeds_for(graph);
+    if (kind == kMasked) feeds.at("lengths").v = {3, 2};
     expect_same(results(changed, feeds), results(graph, feeds));
   }
 }

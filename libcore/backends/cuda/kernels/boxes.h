@@ -4,6 +4,7 @@
 
 #include "libcore/backends/cuda/kernels/functions.h"
 #include "libcore/backends/cuda/kernels/random.h"
+#include "libcore/backends/cuda/kernels/vision_calls.h"
 
 namespace galley::device {
 

@@ -3,6 +3,7 @@
 // which the library has no algorithm. Not yet measured.
 
 #include "libcore/backends/cuda/kernels/activations.h"
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 
 namespace galley::device {
 

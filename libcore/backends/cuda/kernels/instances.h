@@ -2,6 +2,7 @@
 // The largest pixels of regions (ops/roi_pool.h), and what detectors of instances compute besides layers (ops/instances.h).
 
 #include "libcore/backends/cuda/kernels/sampling.h"
+#include "libcore/backends/cuda/kernels/vision_calls.h"
 
 namespace galley::device {
 

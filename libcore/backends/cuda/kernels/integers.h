@@ -2,6 +2,7 @@
 // Products of integers by the vendor's libraries, which multiply i8 by i8 into i32 and pad with 0: operands in the form that they take, and
 // their sums as results. Sums are exact, so that results have the bits of the kernels in quantized.h.
 
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 #include "libcore/backends/cuda/kernels/quantized.h"
 
 namespace galley::device {

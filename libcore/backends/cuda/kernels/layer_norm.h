@@ -48,7 +48,8 @@ GALLEY_DEVICE void add_pack(const Packed<kType>& values, float (&x)[kPack]) {
   for (int j = 0; j < kPack; ++j) x[j] += y[j];
 }
 
-/// A row, or several, of up to kRowPacks packs a thread. All threads of the block come.
+/// A row, or several, of up to kRowPacks packs a thread. All threads of the block come. A thread reads its packs before it writes any: y
+/// and the sum may be in the memory of x and of the residual.
 template <Type kType, bool kResidual>
 GALLEY_DEVICE void layer_norm_of_packs(const LayerNormCall& call, float* shared) {
   const RowThreads at = row_threads(call.warps);
@@ -232,6 +233,10 @@ GALLEY_DEVICE float normed_at(const LayerNormCall& call, int64_t i) {
   const float x = load<float>(call.x, i, call.type);
   return call.residual != nullptr ? rounded(x + load<float>(call.residual, i, call.type), call.type) : x;
 }
+/// The same after the sum has been written, which may have taken the memory of x or the residual.
+GALLEY_DEVICE float normed_again_at(const LayerNormCall& call, int64_t i) {
+  return call.sum != nullptr ? load<float>(call.sum, i, call.type) : normed_at(call, i);
+}
 
 GALLEY_KERNEL(layer_norm_rows, (const LayerNormCall call)) {
   GALLEY_SHARED(float, shared, kThreads);
@@ -246,12 +251,12 @@ GALLEY_KERNEL(layer_norm_rows, (const LayerNormCall call)) {
     }
     const float mean = call.mean != nullptr ? block_sum(sum, shared) * share : 0;
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
-      const float d = normed_at(call, begin + i) - mean;
+      const float d = normed_again_at(call, begin + i) - mean;
       square += d * d;
     }
     const float rstd = 1.0f / sqrt(block_sum(square, shared) * share + call.eps);
     for (int64_t i = threadIdx.x; i < call.size; i += kThreads) {
-      const float normal = (normed_at(call, begin + i) - mean) * rstd;
+      const float normal = (normed_again_at(call, begin + i) - mean) * rstd;
       store(normal * gamma_at(call, i) + shift_of(call.beta, i, call.vector_type), call.y, begin + i, call.type);
     }
     if (threadIdx.x == 0) {

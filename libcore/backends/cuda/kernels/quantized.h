@@ -3,6 +3,7 @@
 // as integers of 8 or 4 bits.
 
 #include "libcore/backends/cuda/kernels/activations.h"
+#include "libcore/backends/cuda/kernels/integer_calls.h"
 #include "libcore/backends/cuda/kernels/pool.h"
 
 namespace galley::device {

@@ -4,6 +4,7 @@
 // does not depend on the order.
 
 #include "libcore/backends/cuda/kernels/rows.h"
+#include "libcore/backends/cuda/kernels/vision_calls.h"
 
 namespace galley::device {
 
