@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "libcore/backends/bias_sums.h"
 #include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/residual_norms.h"
@@ -206,6 +207,31 @@ void add_layer_norms(std::vector<OpCase>& cases) {
                    .forward_only = true});
 }
 
+/// Gradients with their sums over rows: of rows with and without packs, in several parts, and too long for the kernel of packs.
+void add_bias_sums(std::vector<OpCase>& cases) {
+  ensure_bias_sum_operators();
+  for (const Shape& shape : {Shape{5, 33}, Shape{45, 24}, Shape{2, 17, 264}, Shape{2, 2056}, Shape{600, 16}, Shape{0, 16}}) {
+    const Shape rows = shape.rank() == 2 ? Shape{shape[0]} : Shape{shape[0], shape[1]};
+    for (const bool plain : {false, true}) {
+      const auto add = [&](const char* name, auto build) {
+        cases.push_back({.name = cat(name, shape.elements(), "_", shape[-1], plain ? "_plain" : ""),
+                         .build = [=](CaseInputs& in) { build(in, in.real(shape), in.real(shape, {.low = -1, .high = 3})); },
+                         .forward_only = true,
+                         .low_precision = shape[-1] % 8 == 0 && shape[0] > 0});
+      };
+      add("layer_norm_backward_sums_", [=](CaseInputs& in, Value grad, Value x) {
+        const Value mean = in.fixed(in.real(rows)), rstd = in.fixed(in.real(rows, {.low = 0.5, .high = 1.5}));
+        layer_norm_backward_sums(grad, x, mean, rstd, plain ? Value() : in.vector(shape[-1]), plain ? Value() : in.real(shape));
+      });
+      add("gelu_backward_sums_", [=](CaseInputs&, Value grad, Value x) {
+        GeluAttrs a;
+        if (!plain) a.approximate = GeluApproximation::kTanh;
+        gelu_backward_sums(grad, x, a);
+      });
+    }
+  }
+}
+
 /// Norms with additions. Rows with and without packs, of a block and of several; the sum is kept, or not.
 void add_residual_norms(std::vector<OpCase>& cases) {
   ensure_residual_norm_operators();
@@ -391,7 +417,7 @@ void add_group_norms(std::vector<OpCase>& cases) {
 std::vector<OpCase> norm_cases() {
   std::vector<OpCase> cases;
   for (const auto add : {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms,
-                         add_residual_norms, add_norms_by_sums, add_norms_by_strange_sums, add_group_norms})
+                         add_residual_norms, add_bias_sums, add_norms_by_sums, add_norms_by_strange_sums, add_group_norms})
     add(cases);
   return cases;
 }

@@ -182,6 +182,40 @@ TEST(CudaUpdates, OneLaunchUpdatesAllParameters) {
   EXPECT_EQ(launches_of(std::string(kCnn), {"device=cuda"}, "sgd_step"), 1);
 }
 
+// Of the four gradients of biases of a block, only that of queries, keys and values is a sum of its own: norms and gelu make the others.
+TEST(CudaBiases, AreSummedWithTheGradientsThatTheyAdd) {
+  test::stand_in_device();
+  const auto trained = [](const char* device, const char* precision) {
+    const LoadedRecipe loaded =
+        test::load_text(kCudaGpt, {cat("device=", device), cat("precision=", precision), "model.dropout=0", "model.n_layer=2"});
+    const Session session(loaded.recipe);
+    test::Stepping at(session, 2, 1);
+    if (!test::on_gpu()) test::stand_in_launches();
+    std::vector<double> read;
+    for (int64_t step = 1; step <= 2; ++step) {
+      const TrainStep::Outcome outcome = at.training.run(step, [&]() -> const Batch& { return at.batch; });
+      read.insert(read.end(), {outcome.loss, outcome.grad_norm});
+    }
+    return std::pair(read, test::on_gpu() ? std::string() : test::stand_in_launches());  // the stand-in driver records them
+  };
+  const std::vector<double> want = trained("cpu", "f32").first;
+  for (const auto& [precision, rounding] : {std::pair("f32", 1e-3), std::pair("bf16", 2e-2)}) {
+    const std::pair<std::vector<double>, std::string> got = trained("cuda", precision);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got.first[i], want[i], rounding * std::abs(want[i])) << precision << ' ' << i;
+    if (test::on_gpu()) continue;
+    const auto of_a_step = [&](std::string_view kernel) {
+      int64_t count = 0;
+      std::istringstream lines(got.second);
+      for (std::string line; std::getline(lines, line);) count += line.starts_with(kernel) ? 1 : 0;
+      return count / 2;
+    };
+    EXPECT_EQ(of_a_step("gelu_backward_sums"), 2) << precision;
+    EXPECT_EQ(of_a_step("layer_norm_backward_sums"), 4) << precision;
+    EXPECT_EQ(of_a_step("layer_norm_backward_pack"), 1) << precision;
+    EXPECT_EQ(of_a_step("reduce_channels"), 2 + 1) << precision;  // and the gradient of the embedding of positions
+  }
+}
+
 TEST_P(CudaTraining, AnErrorOfALaunchNamesTheModuleAndChangesNothingBefore) {
   if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
   const LoadedRecipe loaded = test::load_text(GetParam().recipe, {"device=cuda"});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/backends/bias_sums.h"
 #include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cuda/device.h"
 #include "libcore/backends/cuda/kernels.h"
@@ -49,6 +50,7 @@ class CudaBackend : public Backend {
       report.add(join_heads(graph, *this));
       report.add(use_mixed_losses(graph, *this));
       report.add(use_residual_norms(graph, *this));
+      report.add(use_bias_sums(graph, *this));
       report.add(use_convolution_sums(graph, *this));
       report.add(use_half_gradients(graph, *this));
       report.add(fold_pixel_casts(graph, *this));
@@ -74,6 +76,7 @@ class CudaBackend : public Backend {
             cuda_library_f8(),
             cuda_elementwise(),
             cuda_chains(),
+            cuda_bias_sums(),
             cuda_boxes(),
             cuda_collective(),
             cuda_copy(),
@@ -103,6 +106,7 @@ std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
   ensure_weight_only_operator();
   ensure_mixed_loss_operators();
   ensure_residual_norm_operators();
+  ensure_bias_sum_operators();
   ensure_convolution_sum_operators();
   auto backend = std::make_unique<CudaBackend>(options);
   load_cuda_kernels(backend->device());  // an image that the GPU cannot run is an error now, not in the first program

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "libcore/backends/cuda/prepare.h"
+#include "libcore/backends/bias_sums.h"
+#include "libcore/backends/cuda/channel_walk.h"
 #include "libcore/backends/residual_norms.h"
 
 namespace galley {
@@ -17,10 +18,17 @@ int64_t size_of_rows(const Shape& x, int64_t dims) {
   return size;
 }
 
-/// The kernels of one form, forward or backward, of rows of the last elements.
+/// What the kernels of rows compute. kBackwardSums: and the sums of dx over rows.
+enum class NormPass { kForward, kBackward, kBackwardSums };
+
+constexpr int64_t kOfOnePack = 2048;  // elements of rows of which a thread of the backward kernels has one pack
+
+/// The kernels of one form of rows of the last elements.
 class NormOfRows : public PreparedKernel {
  public:
-  NormOfRows(const KernelQuery& query, int64_t size, bool backward) : backward_(backward) {
+  NormOfRows(const KernelQuery& query, int64_t size, NormPass pass)
+      : backward_(pass != NormPass::kForward), sums_(pass == NormPass::kBackwardSums) {
+    const bool backward = backward_;
     const TensorType& x = query.in(backward ? 1 : 0);
     call_.type = type_of(x);
     call_.size = size;
@@ -32,7 +40,11 @@ class NormOfRows : public PreparedKernel {
     packs_ = size % 8 == 0 && size <= 8 * of_warp * (backward ? 2 : 1);
     call_.parts = packs_ ? std::clamp<int64_t>(call_.rows / 4 * call_.warps / 8, 1, 384) : std::clamp<int64_t>(call_.rows, 1, 128);
   }
-  int64_t scratch_bytes() const override { return backward_ ? 4 * call_.parts * 2 * call_.size : 0; }
+  int64_t scratch_bytes() const override {
+    if (!backward_) return 0;
+    const int64_t of_parts = 4 * call_.parts * (sums_ ? 3 : 2) * call_.size;
+    return sums_ ? std::max(of_parts, row_sums_scratch(walk_of_elements())) : of_parts;
+  }
   void run(Stream& stream, const KernelArgs& args) const override {
     LayerNormCall call = call_;
     call.x = args.inputs[backward_ ? 1 : 0];
@@ -45,11 +57,9 @@ class NormOfRows : public PreparedKernel {
     bind(call, args);
     const bool packs = packs_ && have_packs(call.grad, call.x, call.residual, call.sum, call.gamma, call.beta, call.y, call.partial);
     if (backward_) {
-      const char* kernel = !packs ? "layer_norm_partial_sums" : call.size > 2048 ? "layer_norm_backward_packs" : "layer_norm_backward_pack";
-      launch_elements(stream, kernel, call.parts * device::kThreads, call);
-      launch_elements(stream, "layer_norm_sums", 2 * call.size * device::kThreads / 8, call);
-      // After the sums: dx may take the memory of grad.
-      if (!packs) launch_elements(stream, "layer_norm_backward_rows", call.rows * device::kThreads, call);
+      if (packs) call.dx_sums = sums_ ? args.outputs[3] : nullptr;
+      run_backward(stream, call, packs);
+      if (sums_ && !packs) add_rows(stream, call, args.outputs[3]);
     } else if (packs) {
       const int64_t rows_of_block = 8 / call.warps;
       cuda_launch(stream, "layer_norm_packs", (call.rows + rows_of_block - 1) / rows_of_block, call);
@@ -62,9 +72,26 @@ class NormOfRows : public PreparedKernel {
   /// Sets gamma, beta, mean, rstd, dbeta, residual and sum.
   virtual void bind(LayerNormCall& call, const KernelArgs& args) const = 0;
   LayerNormCall call_{};
-  bool backward_;
+  bool backward_, sums_;
 
  private:
+  static void run_backward(Stream& stream, const LayerNormCall& call, bool packs) {
+    const char* kernel = !packs                    ? "layer_norm_partial_sums"
+                         : call.dx_sums != nullptr ? "layer_norm_backward_sums"
+                         : call.size > kOfOnePack  ? "layer_norm_backward_packs"
+                                                   : "layer_norm_backward_pack";
+    launch_elements(stream, kernel, call.parts * device::kThreads, call);
+    launch_elements(stream, "layer_norm_sums", (call.dx_sums != nullptr ? 3 : 2) * call.size * device::kThreads / 8, call);
+    // After the sums: dx may take the memory of grad.
+    if (!packs) launch_elements(stream, "layer_norm_backward_rows", call.rows * device::kThreads, call);
+  }
+  /// The sums of dx by kernels of their own, for arrays without packs.
+  void add_rows(Stream& stream, const LayerNormCall& call, void* sums) const {
+    const device::ReduceChannelsCall adding = row_sums(walk_of_elements(), call.type, call.y, call.partial, sums);
+    cuda_launch(stream, "reduce_channels", adding.blocks, adding);
+    if (adding.walk.parts > 1) cuda_launch(stream, "reduce_channel_parts", merging_blocks(call.size), adding);
+  }
+  device::ChannelWalk walk_of_elements() const { return channel_walk({call_.rows, call_.size, 1}, false, 1, kSumLimits); }
   bool packs_ = false;  // whether the shape has them
 };
 
@@ -91,7 +118,7 @@ void bind_sum(LayerNormCall& call, const KernelArgs& args, size_t outputs) {
 template <Form kForm>
 class LayerNorm : public NormOfRows {
  public:
-  explicit LayerNorm(const KernelQuery& query) : NormOfRows(query, size_of(query), false) {
+  explicit LayerNorm(const KernelQuery& query) : NormOfRows(query, size_of(query), NormPass::kForward) {
     call_.statistics_type = type_of(query.out(1));
     call_.vector_type = query.has(kGamma)       ? type_of(query.in(kGamma))
                         : query.has(kGamma + 1) ? type_of(query.in(kGamma + 1))
@@ -111,11 +138,12 @@ class LayerNorm : public NormOfRows {
   }
 };
 
-/// grad, x, mean, rstd, gamma[, addend] -> dx, dgamma, dbeta.
+/// grad, x, mean, rstd, gamma[, addend] -> dx, dgamma, dbeta[, sums].
+template <NormPass kPass>
 class LayerNormBackward : public NormOfRows {
  public:
   explicit LayerNormBackward(const KernelQuery& query)
-      : NormOfRows(query, size_of_rows(query.in(1).shape, query.attrs<LayerNormBackwardAttrs>().dims), true) {
+      : NormOfRows(query, size_of_rows(query.in(1).shape, query.attrs<LayerNormBackwardAttrs>().dims), kPass) {
     call_.statistics_type = type_of(query.in(2));
     call_.vector_type = type_of(query.out(1));
   }
@@ -134,7 +162,7 @@ class LayerNormBackward : public NormOfRows {
 template <Form kForm>
 class RmsNorm : public NormOfRows {
  public:
-  explicit RmsNorm(const KernelQuery& query) : NormOfRows(query, query.in(0).shape[-1], false) {
+  explicit RmsNorm(const KernelQuery& query) : NormOfRows(query, query.in(0).shape[-1], NormPass::kForward) {
     call_.statistics_type = type_of(query.out(1));
     call_.vector_type = query.has(kWeight) ? type_of(query.in(kWeight)) : device::kF32;
     call_.eps = static_cast<float>(rms_norm_attrs<kForm>(query).eps);
@@ -153,7 +181,7 @@ class RmsNorm : public NormOfRows {
 /// grad, x, rstd, weight[, addend] -> dx, dweight.
 class RmsNormBackward : public NormOfRows {
  public:
-  explicit RmsNormBackward(const KernelQuery& query) : NormOfRows(query, query.in(1).shape[-1], true) {
+  explicit RmsNormBackward(const KernelQuery& query) : NormOfRows(query, query.in(1).shape[-1], NormPass::kBackward) {
     call_.statistics_type = type_of(query.in(2));
     call_.vector_type = type_of(query.out(1));
     call_.offset = static_cast<float>(query.attrs<RmsNormAttrs>().offset);
@@ -184,6 +212,13 @@ Support supports_layer_norm(const KernelQuery& query) {
     return Support::no("vectors of different dtypes");
   return supports_norm(query, false, kGamma);
 }
+Support supports_backward_sums(const KernelQuery& query) {
+  const int64_t size = query.in(1).shape[-1];
+  if (size > kOfOnePack) return Support::no(cat("rows of ", size, " elements"));
+  if (query.in(1).shape.elements() == 0 || query.in(1).shape.elements() / size >= kMostUnits) return Support::no("no rows, or too many");
+  if (query.out(3).dtype != query.out(0).dtype) return Support::no("sums of another dtype");
+  return supports_norm(query, true, 4);
+}
 template <bool kBackward, int kGamma>
 Support supports(const KernelQuery& query) {
   return supports_norm(query, kBackward, kGamma);
@@ -192,8 +227,9 @@ Support supports(const KernelQuery& query) {
 constexpr Kernel kKernels[] = {
     {"layer_norm", "rows", supports_layer_norm<1>, prepare_cuda<LayerNorm<Form::kAlone>>},
     {"add_layer_norm", "rows", supports_layer_norm<2>, prepare_cuda<LayerNorm<Form::kAdds>>},
-    {"layer_norm_backward", "rows", supports<true, 4>, prepare_cuda<LayerNormBackward>},
-    {"layer_norm_backward_add", "rows", supports<true, 4>, prepare_cuda<LayerNormBackward>},
+    {"layer_norm_backward", "rows", supports<true, 4>, prepare_cuda<LayerNormBackward<NormPass::kBackward>>},
+    {"layer_norm_backward_add", "rows", supports<true, 4>, prepare_cuda<LayerNormBackward<NormPass::kBackward>>},
+    {"layer_norm_backward_sums", "rows", supports_backward_sums, prepare_cuda<LayerNormBackward<NormPass::kBackwardSums>>},
     {"rms_norm", "rows", supports<false, 1>, prepare_cuda<RmsNorm<Form::kAlone>>},
     {"add_rms_norm", "rows", supports<false, 2>, prepare_cuda<RmsNorm<Form::kAdds>>},
     {"rms_norm_backward", "rows", supports<true, 3>, prepare_cuda<RmsNormBackward>},

@@ -113,7 +113,7 @@ class ReduceChannels : public PreparedKernel {
   }
 
  private:
-  device::ChannelWalk walk(bool packs) const { return channel_walk(found_.view, packs, found_.batches); }
+  device::ChannelWalk walk(bool packs) const { return channel_walk(found_.view, packs, found_.batches, kSumLimits); }
   ChannelReduction found_;
   device::ReduceChannelsCall call_{};
 };

@@ -10,6 +10,7 @@ namespace galley {
 std::span<const Kernel> cuda_attention();
 std::span<const Kernel> cuda_batch_norm();
 std::span<const Kernel> cuda_cached_attention();
+std::span<const Kernel> cuda_bias_sums();
 std::span<const Kernel> cuda_boxes();
 std::span<const Kernel> cuda_chains();
 std::span<const Kernel> cuda_elementwise();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "libcore/backends/bias_sums.h"
 #include "libcore/backends/convolution_sums.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
@@ -354,6 +355,64 @@ TEST(ResidualNorms, TakeNoMoreMemoryThanAdditions) {
       EXPECT_LE(after.arena_bytes, before.arena_bytes);
     }
   }
+}
+
+// Two blocks of a transformer. The gradients of the biases of layers before gelu, and before the sums that norms read, are made with the
+// gradients of gelu and of norms: with a norm first those of both layers of a block, with a norm last also, as that reads the sum.
+TEST(BiasSums, GiveTheSameStep) {
+  ensure_residual_norm_operators();
+  ensure_bias_sum_operators();
+  for (const bool norm_first : {false, true}) {
+    Graph graph;
+    const Value x = graph.add_input("x", f32({2, 3, 8}), ValueRole::kInput), w = graph.add_input("w", f32({8, 8}), ValueRole::kParameter);
+    const Value gamma = graph.add_input("gamma", f32({8}), ValueRole::kParameter);
+    std::vector<ValueId> parameters{w.id(), gamma.id()};
+    const auto layer = [&](Value of) {
+      const Value bias = graph.add_input(cat("b", parameters.size()), f32({8}), ValueRole::kParameter);
+      parameters.push_back(bias.id());
+      return linear(of, w, bias);
+    };
+    const auto norm = [&](Value of) { return layer_norm(of, gamma, {}).y; };
+    Value at = x;
+    for (int block = 0; block < 2; ++block) at = norm_first ? add(at, layer(gelu(layer(norm(at))))) : norm(add(at, layer(gelu(layer(at)))));
+    add_gradients(graph, norm_first ? norm(at) : at, parameters);
+    use_residual_norms(graph, kAnyKernel);
+    Graph changed = graph;
+    EXPECT_TRUE(use_bias_sums(changed, kNoKernel).done.empty());
+    EXPECT_EQ(print(changed), print(graph));
+    EXPECT_EQ(count(changed, "sum"), 5);
+    use_bias_sums(changed, kAnyKernel);
+    verify(changed);
+    EXPECT_EQ(count(changed, "gelu_backward_sums"), 2);
+    EXPECT_EQ(count(changed, "layer_norm_backward_sums"), 2);
+    EXPECT_EQ(count(changed, "sum"), 1);  // the loss
+    const auto feeds = feeds_for(graph);
+    expect_same(results(changed, feeds), results(graph, feeds));
+  }
+}
+
+// Sums stay that are of other dimensions, of a norm of two dimensions, of a gradient that a chain makes, or of what another node makes.
+TEST(BiasSums, LeaveOthers) {
+  ensure_bias_sum_operators();
+  Graph graph;
+  const Value x = graph.add_input("x", f32({4, 3, 8}), ValueRole::kInput),
+              grad = graph.add_input("grad", f32({4, 3, 8}), ValueRole::kInput);
+  const Value mean = graph.add_input("mean", f32({4}), ValueRole::kInput);
+  LayerNormBackwardAttrs two;
+  two.dims = 2;
+  const Value of_two = layer_norm_backward(grad, x, mean, mean, {}, two)[0], of_gelu = gelu_backward(grad, x);
+  const Value of_chain = gelu_backward(tanh(grad), x), folded = reshape(gelu_backward(grad, tanh(x)), {6, 16});
+  ReduceAttrs kept;
+  kept.axes = {0, 1};
+  kept.keepdim = true;
+  const Value sums[] = {sum(of_two, {0, 1}),   sum(of_gelu, {0}), sum(of_gelu, {1, 2}),   emit("sum", {of_gelu}, kept),
+                        sum(of_chain, {0, 1}), sum(folded, {0}),  sum(tanh(grad), {0, 1})};
+  for (size_t i = 0; i < std::size(sums); ++i) graph.add_output(cat("sum", i), sums[i]);
+  const std::string before = print(graph);
+  EXPECT_TRUE(use_bias_sums(graph, kAnyKernel).done.empty());
+  EXPECT_EQ(print(graph), before);
+  graph.add_output("taken", sum(of_gelu, {0, 1}));
+  EXPECT_EQ(use_bias_sums(graph, kAnyKernel).done.size(), 1u);
 }
 
 // A residual block: the norm takes both gradients of its result.

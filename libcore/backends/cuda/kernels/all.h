@@ -4,6 +4,7 @@
 #include "libcore/backends/cuda/kernels/attention.h"
 #include "libcore/backends/cuda/kernels/attention_tiles.h"
 #include "libcore/backends/cuda/kernels/batch_norm.h"
+#include "libcore/backends/cuda/kernels/bias_sums.h"
 #include "libcore/backends/cuda/kernels/boxes.h"
 #include "libcore/backends/cuda/kernels/chain.h"
 #include "libcore/backends/cuda/kernels/copy.h"

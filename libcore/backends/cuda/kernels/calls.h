@@ -163,6 +163,17 @@ struct ReduceChannelsCall {
   int64_t batch_step, to_batch, to_channel;
 };
 
+/// dx = grad * slope of gelu at x, of rows of channels (no planes), and the sums of dx over rows: in `sums`, or, if there are several
+/// parts, in `partial`, f32 [parts, channels].
+struct GeluSumsCall {
+  const void *grad, *x;
+  void *dx, *sums;
+  float* partial;
+  Type type;
+  int by_tanh;
+  ChannelWalk walk;
+};
+
 /// y[b] = a[b] b[b] for matrices m x k and k x n; then a bias (or null), an element for each column, and relu. Steps in elements; y is
 /// contiguous.
 struct MatmulCall {
@@ -361,11 +372,11 @@ struct SquaresCall {
 
 inline constexpr int kRowPacks = 2;  // a thread of layer_norm_packs has so many packs at most
 /// Layer norm of rows of `size` elements; mean: null: root mean square norm. gamma, beta: null: 1, 0; offset: added to gamma. Backward:
-/// grad is read, y is dx; `partial`: scratch [parts, 2 size]; dbeta: or null. `residual`: added to x, or to dx; `sum`:
-/// x + residual, or null. warps: of a row, in kernels of packs.
+/// grad is read, y is dx; `partial`: scratch [parts, 2 size], or [parts, 3 size] with dx_sums, those of dx over rows; dbeta, dx_sums: or
+/// null. `residual`: added to x, or to dx; `sum`: x + residual, or null. warps: of a row, in kernels of packs.
 struct LayerNormCall {
   const void *x, *gamma, *beta, *grad, *residual;
-  void *sum, *y, *mean, *rstd, *dgamma, *dbeta;
+  void *sum, *y, *mean, *rstd, *dgamma, *dbeta, *dx_sums;
   float* partial;
   Type type, vector_type, statistics_type;
   int warps;

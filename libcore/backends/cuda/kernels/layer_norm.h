@@ -111,15 +111,39 @@ GALLEY_KERNEL_OF(4, layer_norm_packs, (const LayerNormCall call)) {
   });
 }
 
+/// Adds the vectors of the other rows of a block to those of its first one.
+template <class... V>
+GALLEY_DEVICE void merge_vectors(const RowThreads& at, float* others, V&... vectors) {
+  const int thread = static_cast<int>(threadIdx.x);
+  float(*const own[])[kPack] = {&vectors...};
+  __syncthreads();  // the places have been read for the last vectors
+  GALLEY_UNROLL
+  for (int v = 0; v < static_cast<int>(sizeof...(V)); ++v) {
+    GALLEY_UNROLL
+    for (int j = 0; j < kPack; ++j) others[(v * kPack + j) * kThreads + thread] = (*own[v])[j];
+  }
+  __syncthreads();
+  GALLEY_NO_UNROLL
+  for (int other = 1; at.own == 0 && other < at.at_once; ++other) {
+    GALLEY_UNROLL
+    for (int v = 0; v < static_cast<int>(sizeof...(V)); ++v) {
+      GALLEY_UNROLL
+      for (int j = 0; j < kPack; ++j) (*own[v])[j] += others[(v * kPack + j) * kThreads + other * at.threads + at.lane];
+    }
+  }
+}
+
 /// dx, and the sums over rows of grad * normal and of grad: part p has rows p * at_once to p * at_once + at_once - 1, then those from
-/// (p + parts) * at_once on. `others`: kThreads * 2 kPack places, if a block has several rows at once, with a pack a thread.
-template <Type kType, int kPacks>
+/// (p + parts) * at_once on. kSums: and those of dx, as it is stored. `others`: kThreads * 2 kPack places, if a block has several rows at
+/// once, with a pack a thread.
+template <Type kType, int kPacks, bool kSums>
 GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared, float* others) {
   const RowThreads at = row_threads(call.warps);
   const float share = 1.0f / static_cast<float>(call.size);
+  constexpr int64_t kVectors = kSums ? 3 : 2;
   int turn = 0;  // of all parts: no barrier follows the last sums of one
   for (int64_t part = blockIdx.x; part < call.parts; part += gridDim.x) {
-    float dgamma[kPacks][kPack] = {}, dbeta[kPacks][kPack] = {};
+    float dgamma[kPacks][kPack] = {}, dbeta[kPacks][kPack] = {}, sums[kSums ? kPacks : 1][kPack] = {};
     for (int64_t first = part * at.at_once; first < call.rows; first += call.parts * at.at_once) {
       const int64_t row = first + at.own, begin = row * call.size;
       const bool exists = row < call.rows;
@@ -160,58 +184,53 @@ GALLEY_DEVICE void layer_norm_backward(const LayerNormCall& call, float* shared,
         GALLEY_UNROLL
         for (int j = 0; j < kPack; ++j) x[p][j] = rstd * (grad[p][j] - sum - x[p][j] * product);
         if (call.residual != nullptr) add_pack<kType>(read_pack<kType>(call.residual, begin + at.column(p)), x[p]);
-        write_pack(packed<kType>(x[p]), call.y, begin + at.column(p));
+        const Packed<kType> dx = packed<kType>(x[p]);
+        write_pack(dx, call.y, begin + at.column(p));
+        if constexpr (kSums) add_pack<kType>(dx, sums[p]);
       }
     }
     if (kPacks == 1 && at.at_once > 1) {
-      __syncthreads();  // the places have been read for the last part
-      GALLEY_UNROLL
-      for (int j = 0; j < kPack; ++j) {
-        others[j * kThreads + static_cast<int>(threadIdx.x)] = dgamma[0][j];
-        others[(kPack + j) * kThreads + static_cast<int>(threadIdx.x)] = dbeta[0][j];
-      }
-      __syncthreads();
-      GALLEY_NO_UNROLL
-      for (int other = 1; at.own == 0 && other < at.at_once; ++other) {
-        GALLEY_UNROLL
-        for (int j = 0; j < kPack; ++j) {
-          dgamma[0][j] += others[j * kThreads + other * at.threads + at.lane];
-          dbeta[0][j] += others[(kPack + j) * kThreads + other * at.threads + at.lane];
-        }
-      }
+      merge_vectors(at, others, dgamma[0], dbeta[0]);
+      if constexpr (kSums) merge_vectors(at, others, sums[0]);
     }
     if (at.own != 0) continue;
     GALLEY_UNROLL
     for (int p = 0; p < kPacks; ++p) {
       if (at.column(p) >= call.size) continue;
-      write_pack(packed<kF32>(dgamma[p]), call.partial, part * 2 * call.size + at.column(p));
-      write_pack(packed<kF32>(dbeta[p]), call.partial, (part * 2 + 1) * call.size + at.column(p));
+      write_pack(packed<kF32>(dgamma[p]), call.partial, part * kVectors * call.size + at.column(p));
+      write_pack(packed<kF32>(dbeta[p]), call.partial, (part * kVectors + 1) * call.size + at.column(p));
+      if constexpr (kSums) write_pack(packed<kF32>(sums[p]), call.partial, (part * kVectors + 2) * call.size + at.column(p));
     }
   }
 }
 GALLEY_KERNEL_OF(3, layer_norm_backward_pack, (const LayerNormCall call)) {
   GALLEY_SHARED(float, shared, 4 * kWarps);
   GALLEY_SHARED(float, others, kThreads * 2 * kPack);
-  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 1>(call, shared, others); });
+  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 1, false>(call, shared, others); });
+}
+GALLEY_KERNEL_OF(3, layer_norm_backward_sums, (const LayerNormCall call)) {
+  GALLEY_SHARED(float, shared, 4 * kWarps);
+  GALLEY_SHARED(float, others, kThreads * 2 * kPack);
+  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 1, true>(call, shared, others); });
 }
 GALLEY_KERNEL_OF(2, layer_norm_backward_packs, (const LayerNormCall call)) {
   GALLEY_SHARED(float, shared, 4 * kWarps);
-  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 2>(call, shared, nullptr); });
+  with_type(call.type, [&]<Type kType>() { layer_norm_backward<kType, 2, false>(call, shared, nullptr); });
 }
 
-/// A block adds up the parts of kSumColumns columns of dgamma and dbeta: thread t those of column t % kSumColumns with every
-/// kThreads / kSumColumns-th part, then one thread of each column the threads' sums.
+/// A block adds up the parts of kSumColumns columns of dgamma, dbeta and the sums of dx: thread t those of column t % kSumColumns with
+/// every kThreads / kSumColumns-th part, then one thread of each column the threads' sums.
 GALLEY_KERNEL(layer_norm_sums, (const LayerNormCall call)) {
   constexpr int kSumColumns = 8, kGroups = kThreads / kSumColumns;
   GALLEY_SHARED(float, shared, kThreads);
   const int thread = static_cast<int>(threadIdx.x);
-  const int64_t columns = call.dbeta != nullptr ? 2 * call.size : call.size;
+  const int64_t of_part = (call.dx_sums != nullptr ? 3 : 2) * call.size, columns = call.dbeta != nullptr ? of_part : call.size;
   for (int64_t begin = blockIdx.x * int64_t{kSumColumns}; begin < columns; begin += gridDim.x * int64_t{kSumColumns}) {
     const int64_t column = begin + thread % kSumColumns;
     float sum = 0;
     if (column < columns) {
       GALLEY_UNROLL_BY_4
-      for (int64_t part = thread / kSumColumns; part < call.parts; part += kGroups) sum += call.partial[part * 2 * call.size + column];
+      for (int64_t part = thread / kSumColumns; part < call.parts; part += kGroups) sum += call.partial[part * of_part + column];
     }
     __syncthreads();  // the last sums have been read
     shared[thread] = sum;
@@ -220,8 +239,10 @@ GALLEY_KERNEL(layer_norm_sums, (const LayerNormCall call)) {
     for (int group = 1; group < kGroups; ++group) sum += shared[group * kSumColumns + thread];
     if (column < call.size) {
       store(sum, call.dgamma, column, call.vector_type);
-    } else {
+    } else if (column < 2 * call.size) {
       store(sum, call.dbeta, column - call.size, call.vector_type);
+    } else {
+      store(sum, call.dx_sums, column - 2 * call.size, call.type);
     }
   }
 }

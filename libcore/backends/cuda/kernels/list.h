@@ -14,11 +14,12 @@
   X(attention_64) X(attention_128) X(attention_256) X(attention_along) X(attention_queries_64) X(attention_queries_128) \
   X(attention_queries_256) X(attention_keys_64) X(attention_keys_128) X(attention_keys_256) X(attention_bias) \
   X(softmax_lines) X(softmax_backward_lines) X(layer_norm_packs) X(layer_norm_backward_pack) \
-  X(layer_norm_backward_packs) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
+  X(layer_norm_backward_packs) X(layer_norm_backward_sums) X(layer_norm_rows) X(layer_norm_backward_rows) X(layer_norm_partial_sums) \
   X(layer_norm_sums) X(batch_norm_parts) X(batch_norm_statistics) X(batch_norm_of_sums) X(batch_norm_values) \
   X(batch_norm_backward_parts) X(batch_norm_backward_sums) X(batch_norm_backward_values) X(batch_norm_update_channels) \
   X(finite_gate_value) X(adam_step) X(sgd_step) X(adam_steps) X(sgd_steps) X(ema_step) X(ema_steps) \
   X(reduce_channels) X(reduce_channel_parts) X(reduce_threads) X(reduce_threads_integer) X(reduce_blocks) X(reduce_blocks_integer) \
+  X(gelu_backward_sums) \
   X(matmul_tiles) X(conv2d_direct) X(convolution_epilogue) X(epilogue_packs) \
   X(conv2d_backward_data_direct) X(conv2d_backward_weights_direct) \
   X(max_pool) X(max_pool_backward) X(average_pool) X(average_pool_backward) X(largest_elements) X(rotary_rows) X(resize_pixels) \
