@@ -13,7 +13,7 @@ OpDef made_from(const OpDef& op, std::string_view name, std::string_view doc, st
   // what is of integers and f8 (quantize to integer, exact_products, named_by_parts).
   const auto& [old_name, old_doc, inputs, outputs, make_attrs, infer, gradient, old_no_gradient, cost, place, work, layout, precision,
                quantize, updates, gate, may_reuse, stops_gradient, has_effect, definition, quantizable, integer_form, dynamic_form, f8_form,
-               channel_scale, index_count, indices, integer, exact_products, made_by_rewrite, variant_of, named_by_parts, cases, letters] =
+               channel_scale, index_range, indices, integer, exact_products, made_by_rewrite, variant_of, named_by_parts, cases, letters] =
       op;
   return {.name = name,
           .doc = doc,
@@ -30,7 +30,7 @@ OpDef made_from(const OpDef& op, std::string_view name, std::string_view doc, st
           .gate = gate,
           .stops_gradient = stops_gradient,
           .has_effect = has_effect,
-          .index_count = index_count,
+          .index_range = index_range,
           .indices = indices};
 }
 
