@@ -130,8 +130,10 @@ class Planner {
       const ValueId in = node.input(static_cast<size_t>(reuse.input));
       if (reuse.output != static_cast<int>(o) || in == kNoValue) continue;
       const auto source = static_cast<size_t>(in);
+      // Another input may be the same value, or a view of it.
+      const auto shares = [&](ValueId other) { return other != kNoValue && block_of_[static_cast<size_t>(other)] == block_of_[source]; };
       if (block_of_[source] < 0 || !same_order(graph_.type(in), graph_.type(id)) ||
-          std::count(node.inputs.begin(), node.inputs.end(), in) > 1)
+          std::count_if(node.inputs.begin(), node.inputs.end(), shares) > 1)
         continue;
       // The memory must not be used later: no view and no earlier owner may be read after this node.
       Block& block = blocks_[static_cast<size_t>(block_of_[source])];
