@@ -221,6 +221,7 @@ constexpr unsigned kMostFibers = kMaxThreads;
 struct Fibers {
   std::unique_ptr<unsigned char[]> stacks{new unsigned char[kMostFibers * kStackBytes]};
   std::array<Fiber, kMaxThreads> fibers;
+  IF_TSAN(std::vector<void*> tsan;)  // kept for the next launches: making them takes most of the time
 };
 
 GALLEY_UNCHECKED void start_fiber(Fiber& fiber, unsigned char* stack, uint3 thread) {
@@ -256,7 +257,7 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
   make_order(order.data(), blocks, seed);
   // Blocks have fibers and shared memory of their own under ThreadSanitizer, else no two blocks would ever race. It can have 2048 fibers.
   const unsigned sets = kMostFibers == kMaxThreads ? 1u : std::max(1u, std::min(blocks, kMostFibers / threads));
-  IF_TSAN(std::vector<void*> tsan(size_t{sets} * threads); for (void*& f : tsan) f = __tsan_create_fiber(0);)
+  IF_TSAN(std::vector<void*>& tsan = fibers.tsan; while (tsan.size() < size_t{sets} * threads) tsan.push_back(__tsan_create_fiber(0));)
   std::vector<std::unique_ptr<unsigned char[]>> shared;
   for (unsigned n = 0; n < blocks; ++n) {
     const unsigned id = order[n];
@@ -290,7 +291,6 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
     }
   }
   after(&end_order);
-  IF_TSAN(for (void* f : tsan) __tsan_destroy_fiber(f);)
 }
 
 void barrier(Group group, const char* place) {
