@@ -22,6 +22,15 @@ ScalarBlock::ScalarBlock(const Graph& graph, Device& device) {
   }
 }
 
+ScalarBlock::~ScalarBlock() {
+  for (const std::unique_ptr<Event>& copied : copied_) {
+    try {
+      if (copied != nullptr) copied->synchronize();
+    } catch (const std::exception&) {  // of a lost device, which reads nothing any more
+    }
+  }
+}
+
 std::byte* ScalarBlock::writable() {
   if (!changed_) {
     // The device may still read the current copy, so the other copy is updated with its values.

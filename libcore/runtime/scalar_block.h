@@ -22,6 +22,10 @@ class ScalarBlock {
 
   /// Contains every fed input of rank 0 or 1 with at most kLargest bytes.
   ScalarBlock(const Graph& graph, Device& device);
+  /// Waits until the device has read both copies.
+  ~ScalarBlock();
+  ScalarBlock(const ScalarBlock&) = delete;
+  ScalarBlock& operator=(const ScalarBlock&) = delete;
 
   bool has(ValueId id) const { return slots_.count(id) > 0; }
   /// Sets the values for the following runs. `bytes` must have the size of the input.

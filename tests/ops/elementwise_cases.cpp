@@ -82,6 +82,22 @@ std::vector<OpCase> chain_cases() {
       },
       {std::tanh(3 * std::exp(-std::exp(2)))});
   cases.back().low_precision = false;  // exp of a rounded 7.4
+  // In f64, as definitions of operators compute.
+  std::vector<double> x(2 * 5 * 3 * 7), grad(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<double>(i * 37 % 101) / 16 - 3;
+    grad[i] = static_cast<double>(i * 29 % 97) / 32 - 1;
+  }
+  const Shape shape{2, 5, 3, 7};
+  cases.push_back(
+      {.name = "silu_of_f64", .build = [=](CaseInputs& in) { by_name("silu")(in.values(shape, x, DType::kF64)); }, .forward_only = true});
+  cases.push_back({.name = "silu_backward_of_f64",
+                   .build =
+                       [=](CaseInputs& in) {
+                         const Value inputs[] = {in.values(shape, grad, DType::kF64), in.values(shape, x, DType::kF64)};
+                         emit_all("silu_backward", nullptr, inputs);
+                       },
+                   .forward_only = true});
   return cases;
 }
 

@@ -114,6 +114,15 @@ void add_matmul(std::vector<OpCase>& cases) {
                        matmul(a, in.real(tb ? Shape{35, 37} : Shape{37, 35}), {true, tb});
                      }});
   }
+  cases.push_back({.name = "matmul_of_f64",
+                   .build =
+                       [](CaseInputs& in) {
+                         std::vector<double> a(19 * 23), b(23 * 17);
+                         for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<double>(i * 37 % 101) / 8 - 6;
+                         for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<double>(i * 29 % 97) / 8 - 6;
+                         matmul(in.values({19, 23}, a, DType::kF64), in.values({23, 17}, b, DType::kF64));
+                       },
+                   .forward_only = true});
   cases.push_back({.name = "matmul_hand",
                    .build = [](CaseInputs& in) { matmul(in.values({2, 2}, {1, 2, 3, 4}), in.values({2, 2}, {5, 6, 7, 8})); },
                    .expected = {19, 22, 43, 50}});

@@ -72,6 +72,14 @@ void add_reductions(std::vector<OpCase>& cases) {
                        .forward_only = true});
     }
   }
+  cases.push_back({.name = "amax_of_u8_rows",
+                   .build =
+                       [attrs_of](CaseInputs& in) {
+                         std::vector<double> x(3 * 301);
+                         for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i * 37 % 251);
+                         amax(in.values({3, 301}, x, DType::kU8), attrs_of({1}, false));
+                       },
+                   .forward_only = true});
   cases.push_back(
       {.name = "sum_of_nothing", .build = [attrs_of](CaseInputs& in) { sum(in.real({2, 0}), attrs_of({1}, false)); }, .expected = {0, 0}});
 }

@@ -170,6 +170,7 @@ void add_kernel_cases_of_dtypes(std::vector<OpCase>& cases) {
     kernel_case(cat("concat_of_", dtype), [=](CaseInputs& in) { concat({counted(in, shape, dtype), counted(in, shape, dtype)}, 1); });
     kernel_case(cat("pad_of_", dtype), [=](CaseInputs& in) { pad(counted(in, shape, dtype), {0, 1, 1, 2, 0, 0, 3, 0}, 1); });
     kernel_case(cat("permute_of_", dtype), [=](CaseInputs& in) { permute(counted(in, shape, dtype), {0, 3, 1, 2}); });
+    kernel_case(cat("transpose_of_", dtype), [=](CaseInputs& in) { permute(counted(in, {37, 20}, dtype), {1, 0}); });
     kernel_case(cat("broadcast_of_", dtype), [=](CaseInputs& in) { broadcast_to(counted(in, {13, 1, 1}, dtype), shape); });
     kernel_case(cat("reorder_of_", dtype), [=](CaseInputs& in) {
       reorder(reorder(counted(in, shape, dtype), MemoryFormat::channels_last()), MemoryFormat::contiguous());

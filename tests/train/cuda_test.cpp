@@ -138,6 +138,7 @@ TEST_P(CudaTraining, RepeatsItsLaunchesAndAllocatesOnlyInTheFirstStep) {
   const Session session(loaded.recipe);
   constexpr const char* kAllocating[] = {"cuMemAlloc", "cuMemHostAlloc", "cuStreamCreate", "cuLibraryLoadData"};
   std::vector<std::string> first;
+  const int64_t missed = test::stand_in_missed_events();
   for (int run = 0; run < 2; ++run) {
     test::Stepping at(session, 2, 2);
     test::stand_in_launches();
@@ -157,6 +158,7 @@ TEST_P(CudaTraining, RepeatsItsLaunchesAndAllocatesOnlyInTheFirstStep) {
     if (run == 0) first = launches;
     EXPECT_EQ(launches, first);
   }
+  EXPECT_EQ(test::stand_in_missed_events(), missed) << "events that nothing waited for";
 }
 
 /// How many launches of a step have a kernel whose name begins so.
@@ -525,6 +527,70 @@ TEST(CudaStep, WaitingForEachKernelNamesTheModuleThatFails) {
   unsetenv("GALLEY_CUDA_EAGER");
   EXPECT_EQ(message.rfind("CUDA: running the kernels of a stream: ", 0), 0u) << message;
   EXPECT_NE(message.find(") at "), std::string::npos) << message;
+}
+
+/// Five steps, with a state to go back to after each.
+struct Resumable {
+  /// Goes on from the last state.
+  void run(const Session& session) {
+    test::Stepping at(session, 2, 1);
+    for (const auto& [name, tensor] : state) at.training.store().set(name, tensor);
+    for (int64_t step = done + 1; step <= 5; ++step) {
+      losses[step] = at.training.run(step, [&]() -> const Batch& { return at.batch; }).loss;
+      state = at.values();
+      done = step;
+    }
+  }
+  int64_t done = 0;
+  std::map<std::string, Tensor> state;
+  std::map<int64_t, double> losses;
+};
+
+constexpr std::string_view kSmallest = R"(
+recipe: 1
+name: smallest
+model: {type: mlp, hidden: [8], num_classes: 4}
+loss: {type: cross_entropy}
+data: {train: {source: {type: synthetic, samples: 16, shape: [6], classes: 4}}}
+train: {duration: 10 steps, batch: 2, optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}
+)";
+
+// Out of memory, a launch that fails, or a lost device in each call of five steps, of which three are replayed: the error has the code and,
+// where a node starts a kernel, its module; and the run goes on from the step before to the same bits.
+TEST(CudaStep, AnErrorOfEachCallLosesNothing) {
+  test::stand_in_device();
+  if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
+  constexpr cuda::Result kLaunchFailure = 719, kUnavailable = 46;
+  const std::map<std::string, cuda::Result> injected{{"cuMemAlloc", cuda::kOutOfMemory},  {"cuMemHostAlloc", cuda::kOutOfMemory},
+                                                     {"cuLaunchKernel", kLaunchFailure},  {"cuGraphLaunch", kLaunchFailure},
+                                                     {"cuMemcpyAsync", kUnavailable},     {"cuStreamSynchronize", kUnavailable},
+                                                     {"cuEventSynchronize", kUnavailable}};
+  const LoadedRecipe loaded = test::load_text(kSmallest, {"device=cuda", "deterministic=true"});
+  const Session session(loaded.recipe);
+  std::map<std::string, int64_t> counts;
+  for (const auto& [function, code] : injected) counts[function] = test::stand_in_calls(function.c_str());
+  Resumable whole;
+  whole.run(session);
+  for (const auto& [function, code] : injected) {
+    const int64_t count = test::stand_in_calls(function.c_str()) - counts[function];
+    counts[function] = count;
+    EXPECT_GE(count, 3) << function;
+  }
+  for (const auto& [function, code] : injected) {
+    for (int64_t number = 1; number <= counts[function]; ++number) {
+      SCOPED_TRACE(function + ", call " + std::to_string(number));
+      Resumable disturbed;
+      test::fail_stand_in(function.c_str(), number, code);
+      const std::string message = test::message_of([&] { disturbed.run(session); });
+      // Destructors wait too, after the last step.
+      const std::string expected = code == cuda::kOutOfMemory ? "memory" : disturbed.done == 5 ? "" : std::to_string(code);
+      EXPECT_NE(message.find(expected), std::string::npos) << message;
+      EXPECT_TRUE(function != "cuLaunchKernel" || message.find(" at ") != std::string::npos) << message;
+      disturbed.run(session);
+      EXPECT_EQ(disturbed.losses, whole.losses);
+      for (const auto& [name, tensor] : whole.state) EXPECT_TRUE(bit_equal(tensor, disturbed.state.at(name))) << name;
+    }
+  }
 }
 
 // Models whose operators are few models' only: each has a kernel for the formats that the layout gives. Nothing runs.

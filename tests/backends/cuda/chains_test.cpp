@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "libcore/backends/cuda/compiled_chains.h"
@@ -69,14 +70,35 @@ TEST(CudaChains, NvrtcCompilesEveryFunction) {
   if (kSanitized) GTEST_SKIP() << "nothing of it is compiled with sanitizers";
   if (!installed().state.problem.empty()) GTEST_SKIP() << installed().state.problem;
   size_t steps = 0;
-  for (const auto& [type, row] : {std::pair(device::kBF16, false), {device::kF32, true}}) {
+  for (const auto& [type, row] : {std::pair(device::kBF16, false), {device::kF32, true}, {device::kF16, false}}) {
     for (const ChainCall& call : every_function(type, row)) {
       const std::string image = compile_for_gpu(installed(), chain_source(call), 90);
       EXPECT_EQ(image.substr(1, 3), "ELF");
       steps += static_cast<size_t>(call.steps_count);
     }
   }
-  EXPECT_GT(steps, 120u);
+  EXPECT_GT(steps, 180u);
+}
+
+// (silu(x) gate + y) scale of images [2,19,21], as a gated block with a residual and a layer scale makes it.
+TEST(CudaChains, NvrtcCompilesAChainOfAModel) {
+  if (kSanitized) GTEST_SKIP() << "nothing of it is compiled with sanitizers";
+  if (!installed().state.problem.empty()) GTEST_SKIP() << installed().state.problem;
+  for (const device::Type type : {device::kF32, device::kBF16, device::kF16}) {
+    ChainCall call{.type = type, .inputs_count = 4, .steps_count = 4, .dimensions = 3, .elements = 2 * 19 * 21};
+    const int64_t steps[4][3] = {{399, 21, 1}, {19, 1, 0}, {399, 21, 1}, {0, 1, 0}};
+    for (int input = 0; input < 4; ++input) std::copy(steps[input], steps[input] + 3, call.steps[input]);
+    for (const auto& [d, size] : {std::pair(0, 2), {1, 19}, {2, 21}}) call.sizes[d] = size;
+    const char* const functions[] = {"silu", "mul", "add", "mul"};
+    for (int step = 0; step < 4; ++step) {
+      ChainStepCall& at = call.chain[step];
+      at.kind = step == 0 ? ChainStepCall::kOne : ChainStepCall::kTwo;
+      at.function = static_cast<int>(find_elementwise(functions[step])->formulas.front().function);
+      at.operands[0] = step == 0 ? 0 : device::kMostChainInputs + step - 1;
+      at.operands[1] = step;
+    }
+    EXPECT_EQ(compile_for_gpu(installed(), chain_source(call), 90).substr(1, 3), "ELF");
+  }
 }
 
 TEST(CudaChains, AnErrorOfTheCompilerHasItsMessages) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -76,6 +77,28 @@ TEST(CudaDevice, EventsOrderStreamsAndTellTime) {
   EXPECT_TRUE(end->done());
   EXPECT_GT(end->time_ns(), begin->time_ns());
   device.memory().free(block, kBytes, 256);
+}
+
+TEST(CudaDevice, EventsThatNothingWaitsForAreCounted) {
+  if (on_gpu()) GTEST_SKIP() << "events are counted by the stand-in driver";
+  CudaDevice& device = stand_in_device();
+  const std::unique_ptr<Stream> first = device.make_stream(), second = device.make_stream();
+  std::unique_ptr<Event> event = device.make_event();
+  const int64_t before = stand_in_missed_events();
+  for (const auto& wait :
+       {std::function<void()>([&] { second->wait(*event); }), {[&] { event->synchronize(); }}, {[&] { event->time_ns(); }}}) {
+    first->record(*event);
+    wait();
+  }
+  first->record(*event);
+  first->synchronize();
+  while (!event->done()) continue;
+  EXPECT_EQ(stand_in_missed_events(), before);
+  first->record(*event);
+  first->record(*event);
+  EXPECT_EQ(stand_in_missed_events(), before + 1) << "recorded again";
+  event.reset();
+  EXPECT_EQ(stand_in_missed_events(), before + 2) << "destroyed";
 }
 
 TEST(CudaDevice, EventsOfAnotherDeviceAreRefused) {

@@ -1,13 +1,16 @@
-// The emulation of kernels finds the mistakes that it is for: each is planted here once.
+// The emulation of kernels finds the mistakes that it is for: each is planted here once, races in races/races_test.cpp.
 
 #include "tests/backends/cuda/stand_in/emulate.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "tests/support/sanitizers.h"
 
 namespace galley::test {
 namespace {
@@ -47,6 +50,43 @@ TEST(Emulation, FindsAMissingBarrier) {
     wrong += block_sum(x, seed, true) != 19900;  // shared memory that is not written yet is NaN
   }
   EXPECT_GE(wrong, 3);
+}
+
+/// y = 2 x by blocks of 64 threads; without a bounds check where `missing` says so.
+void double_all(const std::vector<float>& x, float* y, size_t count, bool missing) {
+  emulate::launch("double_all", {static_cast<unsigned>(x.size()) / 64}, {64}, 0, 2, [&] {
+    const size_t i = blockIdx.x * size_t{64} + threadIdx.x;
+    if (missing || i < count) y[i] = 2 * x[i];
+  });
+}
+/// Writes behind a shared array where `missing` says so.
+void turn_around(float* y, bool missing) {
+  emulate::launch("turn_around", {1}, {64}, 0, 2, [&] {
+    GALLEY_SHARED(float, shared, 64);
+    shared[63 - threadIdx.x + (missing ? 1 : 0)] = 1;
+    __syncthreads();
+    y[threadIdx.x] = shared[threadIdx.x];
+  });
+}
+
+TEST(Emulation, FindsAMissingBoundsCheck) {
+  const std::vector<float> x(128, 1);
+  constexpr size_t kCount = 100;
+  if (GALLEY_ASAN != 0) {
+    std::vector<float> y(kCount), turned(64);
+    double_all(x, y.data(), kCount, false);
+    EXPECT_DEATH(double_all(x, y.data(), kCount, true), "heap-buffer-overflow");
+    turn_around(turned.data(), false);
+    EXPECT_DEATH(turn_around(turned.data(), true), "use-after-poison");
+    return;
+  }
+  // Without sanitizers, guard words behind an array find it, as those of the operators' cases do.
+  for (const bool missing : {false, true}) {
+    std::vector<float> y(128, -7);
+    double_all(x, y.data(), kCount, missing);
+    EXPECT_EQ(std::count(y.begin(), y.begin() + kCount, 2), static_cast<int64_t>(kCount));
+    EXPECT_EQ(std::all_of(y.begin() + kCount, y.end(), [](float value) { return value == -7; }), !missing);
+  }
 }
 
 TEST(Emulation, NamesABarrierInABranch) {

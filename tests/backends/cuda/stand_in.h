@@ -44,25 +44,38 @@ inline std::string open_real_cudnn() {
   return cuda::dnn::dnn().state.problem;
 }
 
+/// A function that the stand-in driver offers to tests.
+template <class F>
+F* of_stand_in(const char* name) {
+  stand_in_device();
+  return reinterpret_cast<F*>(dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), name));
+}
+
 /// Makes the n-th next call of a function of the driver return an error.
 inline void fail_stand_in(const char* function, int64_t n, cuda::Result result) {
-  stand_in_device();
-  static const auto set = reinterpret_cast<void (*)(const char*, int64_t, cuda::Result)>(
-      dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), "galley_stand_in_fail"));
+  static const auto set = of_stand_in<void(const char*, int64_t, cuda::Result)>("galley_stand_in_fail");
   set(function, n, result);
 }
 /// How often a function of the driver has been called.
 inline int64_t stand_in_calls(const char* function) {
-  stand_in_device();
-  static const auto count =
-      reinterpret_cast<int64_t (*)(const char*)>(dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), "galley_stand_in_calls"));
+  static const auto count = of_stand_in<int64_t(const char*)>("galley_stand_in_calls");
   return count(function);
+}
+/// How many events were recorded again or destroyed before anything had waited for them, so far.
+inline int64_t stand_in_missed_events() {
+  static const auto missed = of_stand_in<int64_t()>("galley_stand_in_missed_events");
+  return missed();
+}
+/// Sets the order of threads and blocks of launches: 0: as they are; 1: reverse; else random. A GPU has its own.
+inline void seed_stand_in(uint64_t seed) {
+  if (on_gpu()) return;
+  static const auto set = of_stand_in<void(uint64_t)>("galley_stand_in_seed");
+  set(seed);
 }
 
 /// The names and blocks of the launches since the last call, a line each.
 inline std::string stand_in_launches() {
-  stand_in_device();
-  static const auto take = reinterpret_cast<const char* (*)()>(dlsym(dlopen(GALLEY_STAND_IN_DRIVER, RTLD_NOW), "galley_stand_in_launches"));
+  static const auto take = of_stand_in<const char*()>("galley_stand_in_launches");
   return take();
 }
 

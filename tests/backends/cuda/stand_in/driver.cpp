@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -181,12 +182,42 @@ Result submit(StreamHandle stream, std::function<void(Stream&)> work) {
   return kSuccess;
 }
 
-uint64_t seed() {
-  static const uint64_t value = [] {
+std::atomic<uint64_t>& order_seed() {
+  static std::atomic<uint64_t> value = [] {
     const char* text = std::getenv("GALLEY_STAND_IN_SEED");
-    return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : uint64_t{0};
   }();
   return value;
+}
+
+/// Counts events that nothing waits for: recorded again or destroyed before a stream, the host or a reader of times has waited.
+class Waits {
+ public:
+  void recorded(EventHandle event) {
+    const std::lock_guard lock(mutex_);
+    missed_ += pending_.insert(event).second ? 0 : 1;
+  }
+  void waited(EventHandle event) {
+    const std::lock_guard lock(mutex_);
+    pending_.erase(event);
+  }
+  void destroyed(EventHandle event) {
+    const std::lock_guard lock(mutex_);
+    missed_ += static_cast<int64_t>(pending_.erase(event));
+  }
+  int64_t missed() {
+    const std::lock_guard lock(mutex_);
+    return missed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<EventHandle> pending_;
+  int64_t missed_ = 0;
+};
+Waits& waits() {
+  static Waits& all = *new Waits;
+  return all;
 }
 
 std::atomic<const WorkObserver*> work_observer = nullptr;
@@ -255,6 +286,10 @@ GALLEY_EXPORT const char* galley_stand_in_launches() {
   launches().text.clear();
   return taken.c_str();
 }
+/// How many recorded events nothing has waited for.
+GALLEY_EXPORT int64_t galley_stand_in_missed_events() { return waits().missed(); }
+/// The seed of the launches from now on (emulate::launch).
+GALLEY_EXPORT void galley_stand_in_seed(uint64_t seed) { order_seed() = seed; }
 GALLEY_EXPORT void galley_stand_in_fail(const char* function, int64_t number, Result result) { calls().fail(function, number, result); }
 
 GALLEY_EXPORT Result cuInit(unsigned) {
@@ -380,6 +415,7 @@ GALLEY_EXPORT Result cuStreamSynchronize(StreamHandle stream) {
 }
 GALLEY_EXPORT Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
   GALLEY_CALL_IN_CONTEXT("cuStreamWaitEvent");
+  waits().waited(event);
   const auto recorded = capture.events.find(event);
   if (recorded == capture.events.end() && !capture.has(stream)) {
     of(stream).wait(of(event));
@@ -400,11 +436,13 @@ GALLEY_EXPORT Result cuEventCreate(EventHandle* event, unsigned) {
   return kSuccess;
 }
 GALLEY_EXPORT Result cuEventDestroy(EventHandle event) {
+  waits().destroyed(event);
   delete &of(event);
   return kSuccess;
 }
 GALLEY_EXPORT Result cuEventRecord(EventHandle event, StreamHandle stream) {
   GALLEY_CALL_IN_CONTEXT("cuEventRecord");
+  waits().recorded(event);
   if (capture.has(stream)) {
     capture.events[event] = {stream, capture.works[stream]};
     return kSuccess;
@@ -415,14 +453,18 @@ GALLEY_EXPORT Result cuEventRecord(EventHandle event, StreamHandle stream) {
 }
 GALLEY_EXPORT Result cuEventQuery(EventHandle event) {
   GALLEY_CALL_OUTSIDE_CAPTURES("cuEventQuery");
-  return of(event).done() ? kSuccess : kNotReady;
+  if (!of(event).done()) return kNotReady;
+  waits().waited(event);
+  return kSuccess;
 }
 GALLEY_EXPORT Result cuEventSynchronize(EventHandle event) {
   GALLEY_CALL_OUTSIDE_CAPTURES("cuEventSynchronize");
+  waits().waited(event);
   of(event).synchronize();
   return kSuccess;
 }
 GALLEY_EXPORT Result cuEventElapsedTime(float* milliseconds, EventHandle begin, EventHandle end) {
+  for (const EventHandle event : {begin, end}) waits().waited(event);
   *milliseconds = static_cast<float>(static_cast<double>(of(end).time_ns() - of(begin).time_ns()) * 1e-6);
   return kSuccess;
 }
@@ -477,9 +519,9 @@ GALLEY_EXPORT Result cuLaunchKernel(KernelHandle kernel, unsigned grid_x, unsign
   GALLEY_CALL_IN_CONTEXT("cuLaunchKernel");
   const auto* found = reinterpret_cast<const HostKernel*>(kernel);
   const dim3 grid{grid_x, grid_y, grid_z}, block{block_x, block_y, block_z};
-  return submit(stream, [=, body = found->bind(arguments)](Stream& on) {
+  return submit(stream, [=, seed = order_seed().load(), body = found->bind(arguments)](Stream& on) {
     launches().add(found->name, grid.x);
-    sim_enqueue(on, observed(found->name, [=] { emulate::launch(found->name, grid, block, shared_bytes, seed(), body); }));
+    sim_enqueue(on, observed(found->name, [=] { emulate::launch(found->name, grid, block, shared_bytes, seed, body); }));
   });
 }
 

@@ -50,8 +50,9 @@ struct Fiber {
   void* stack_pointer = nullptr;
   uint3 thread;
   State state = State::kReady;
-  unsigned parity = 0;          // of its exchanges: two words, so that one wait is enough
-  const char* place = nullptr;  // of the barrier at which it waits
+  unsigned parity = 0;              // of its exchanges: two words, so that one wait is enough
+  IF_TSAN(unsigned turns[2] = {};)  // parities of its barriers of blocks and warps
+  const char* place = nullptr;      // of the barrier at which it waits
   IF_ASAN(void* fake_stack = nullptr;)
   IF_TSAN(void* tsan = nullptr;)
 };
@@ -79,9 +80,10 @@ struct Block {
 };
 thread_local Block* running = nullptr;
 thread_local uint64_t random_state = 1;
-// What ThreadSanitizer is told about order; only the addresses matter.
+// What ThreadSanitizer is told about order; only the addresses matter. Barriers that follow one another have two in turn: else a thread
+// that leaves the first one would be ordered after all that other threads did before the second.
 char start_order, end_order, grid_order;
-char block_order[64][1 + kMaxThreads / kWarp];
+char block_order[64][2 * (1 + kMaxThreads / kWarp)];
 thread_local char* orders = nullptr;
 
 void after([[maybe_unused]] void* order) { IF_TSAN(__tsan_acquire(order);) }
@@ -201,7 +203,13 @@ GALLEY_UNCHECKED void enter(Block* block, uint3 index, char* order) {
   blockIdx = index;
   orders = order;
 }
-GALLEY_UNCHECKED char* order_of(Group group) { return group == Group::kBlock ? orders : orders + 1 + running->current / kWarp; }
+/// The order of the next barrier of the running fiber.
+GALLEY_UNCHECKED char* next_order([[maybe_unused]] Group group) {
+  char* order = nullptr;
+  IF_TSAN(const unsigned of_warp = group == Group::kWarp ? 1 : 0; const unsigned fiber = running->current;
+          order = orders + 2 * (of_warp * (1 + fiber / kWarp)) + (running->fibers[fiber].turns[of_warp] ^= 1);)
+  return order;
+}
 
 #ifdef GALLEY_TSAN
 constexpr unsigned kMostFibers = 2 * kMaxThreads;  // that ThreadSanitizer can have
@@ -213,6 +221,7 @@ constexpr unsigned kMostFibers = kMaxThreads;
 struct Fibers {
   std::unique_ptr<unsigned char[]> stacks{new unsigned char[kMostFibers * kStackBytes]};
   std::array<Fiber, kMaxThreads> fibers;
+  IF_TSAN(std::vector<void*> tsan;)  // kept for the next launches: making them takes most of the time
 };
 
 GALLEY_UNCHECKED void start_fiber(Fiber& fiber, unsigned char* stack, uint3 thread) {
@@ -223,6 +232,7 @@ GALLEY_UNCHECKED void start_fiber(Fiber& fiber, unsigned char* stack, uint3 thre
   fiber.thread = thread;
   fiber.state = State::kReady;
   fiber.parity = 0;
+  IF_TSAN(fiber.turns[0] = fiber.turns[1] = 0;)
 }
 
 void check_limits(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes) {
@@ -247,7 +257,7 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
   make_order(order.data(), blocks, seed);
   // Blocks have fibers and shared memory of their own under ThreadSanitizer, else no two blocks would ever race. It can have 2048 fibers.
   const unsigned sets = kMostFibers == kMaxThreads ? 1u : std::max(1u, std::min(blocks, kMostFibers / threads));
-  IF_TSAN(std::vector<void*> tsan(size_t{sets} * threads); for (void*& f : tsan) f = __tsan_create_fiber(0);)
+  IF_TSAN(std::vector<void*>& tsan = fibers.tsan; while (tsan.size() < size_t{sets} * threads) tsan.push_back(__tsan_create_fiber(0));)
   std::vector<std::unique_ptr<unsigned char[]>> shared;
   for (unsigned n = 0; n < blocks; ++n) {
     const unsigned id = order[n];
@@ -281,11 +291,10 @@ void launch(const char* kernel, dim3 grid, dim3 size, size_t shared_bytes, uint6
     }
   }
   after(&end_order);
-  IF_TSAN(for (void* f : tsan) __tsan_destroy_fiber(f);)
 }
 
 void barrier(Group group, const char* place) {
-  char* order = order_of(group);
+  char* order = next_order(group);
   before(order);
   yield(group == Group::kBlock ? State::kAtBarrier : State::kAtWarpBarrier, place);
   after(order);
