@@ -1,5 +1,6 @@
 # CUDA kernels: nvcc compiles libcore/backends/cuda/kernels/kernels.cu to one image for all architectures, which the programs contain.
-# Nothing is linked: the driver is opened at run time. Without it the build is complete, but `device: cuda` says that it has no kernels.
+# Nothing is linked: the driver is opened at run time. Without nvcc 13.0 or later the build is complete, but `device: cuda` says that it has
+# no kernels.
 set(GALLEY_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (if there is nvcc 13.0 or later), ON, OFF")
 set(architectures "80;90;100")
 if(DEFINED ENV{GALLEY_CUDA_ARCHITECTURES})
@@ -11,19 +12,18 @@ set(GALLEY_CUDA_ROOT "" CACHE PATH "folder of the CUDA toolkit; empty: that of s
 set(GALLEY_CUDA_IMAGE "")
 
 if(NOT GALLEY_CUDA STREQUAL "OFF")
-  find_program(GALLEY_NVCC nvcc HINTS ${GALLEY_CUDA_ROOT}/bin ${CMAKE_SOURCE_DIR}/build/third_party/cuda/bin /usr/local/cuda/bin)
-  set(release "")
-  set(found "")
-  if(GALLEY_NVCC)
-    execute_process(COMMAND ${GALLEY_NVCC} --version OUTPUT_VARIABLE text ERROR_QUIET)
+  function(galley_nvcc_is_new result file)
+    execute_process(COMMAND ${file} --version OUTPUT_VARIABLE text ERROR_QUIET)
     string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" text "${text}")
-    set(release "${CMAKE_MATCH_1}")
-    set(found " (${GALLEY_NVCC} is ${release})")
-    if(NOT release VERSION_GREATER_EQUAL 13.0)
-      unset(GALLEY_NVCC CACHE)  # the next configuration looks again
+    if(NOT CMAKE_MATCH_1 VERSION_GREATER_EQUAL 13.0)
+      set_property(GLOBAL PROPERTY GALLEY_OLD_NVCC " (${file} is ${CMAKE_MATCH_1})")
+      set(${result} FALSE PARENT_SCOPE)
     endif()
-  endif()
-  if(release VERSION_GREATER_EQUAL 13.0)
+  endfunction()
+  find_program(GALLEY_NVCC nvcc HINTS ${GALLEY_CUDA_ROOT}/bin ${CMAKE_SOURCE_DIR}/build/third_party/cuda/bin /usr/local/cuda/bin
+               VALIDATOR galley_nvcc_is_new)
+  get_property(found GLOBAL PROPERTY GALLEY_OLD_NVCC)
+  if(GALLEY_NVCC)
     set(flags)
     foreach(architecture ${GALLEY_CUDA_ARCHITECTURES})
       list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})

@@ -1,11 +1,12 @@
 #include "libcore/backends/bias_sums.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "libcore/backends/residual_norms.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/elementwise.h"
+#include "libcore/ops/elementwise_chain.h"
 #include "libcore/ops/expansion.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/registry.h"
@@ -114,6 +115,7 @@ class BiasSums {
     for (size_t n = 0; n < gone.size(); ++n)
       if (!gone[n]) kept.push_back(std::move(graph_.nodes()[n]));
     graph_.set_nodes(std::move(kept));
+    if (!report_.done.empty()) graph_.remove_dead_nodes();  // reshapes that only sums read
     return std::move(report_);
   }
 
@@ -122,7 +124,7 @@ class BiasSums {
     const int n = id == kNoValue ? -1 : producers_[static_cast<size_t>(id)];
     return n < 0 ? nullptr : &graph_.nodes()[static_cast<size_t>(n)];
   }
-  /// Whether the sum is one over all dimensions but the last, of at least two rows of more than one dimension.
+  /// Whether the sum is over all dimensions but the last.
   bool adds_rows(const Node& sum) const {
     const TensorType& x = graph_.type(sum.inputs[0]);
     const auto& attrs = sum.attrs<ReduceAttrs>();
@@ -141,8 +143,10 @@ class BiasSums {
       if (made.input(kAddend) != kNoValue) joined.inputs.push_back(made.input(kAddend));
     } else if (made.is("gelu_backward")) {
       const Node* before = maker_of(made.inputs[0]);
-      const auto is_function = [&](bool backward) { return find_elementwise(before->op->name, backward) != nullptr; };
-      if (before == nullptr || (!is_function(false) && !is_function(true))) joined.op = &gelu_backward_sums_op();
+      bool in_chain = before != nullptr && is_chain_step(*before->op);
+      for (const Node& reader : graph_.nodes())
+        in_chain = in_chain || (is_chain_step(*reader.op) && std::count(reader.inputs.begin(), reader.inputs.end(), made.outputs[0]) > 0);
+      if (!in_chain) joined.op = &gelu_backward_sums_op();
     }
     return joined;
   }

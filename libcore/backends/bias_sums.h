@@ -19,9 +19,9 @@ std::vector<Value> gelu_backward_sums(Value grad, Value x, const GeluAttrs& attr
 /// Registers the operators, once.
 void ensure_bias_sum_operators();
 
-/// kBeforeLayout, after use_residual_norms: layer_norm_backward, layer_norm_backward_add and gelu_backward make the sums over rows that are
-/// read of their result, where the target has such kernels. A sum is rounded once, as the operator `sum` does. gelu_backward of a gradient
-/// that another element-wise function makes stays as it is: both become one chain.
+/// kBeforeLayout, after use_residual_norms: layer_norm_backward, layer_norm_backward_add and gelu_backward also add up their result over
+/// rows, where a node reads that sum and the target has such a kernel. A sum is rounded once, as the operator `sum` does. gelu_backward
+/// stays as it is where another element-wise function makes its gradient or reads its result: they become one chain.
 PassReport use_bias_sums(Graph& graph, const Target& target);
 
 }  // namespace galley

@@ -19,8 +19,8 @@ struct AddRmsNormAttrs : OptionsOf<AddRmsNormAttrs> {
   void options(OptionVisitor& v) override;
 };
 
-/// x, residual, gamma?, beta? -> y, mean, rstd[, sum]: layer_norm of the sum of two arrays of one type, in whose memory y and the sum may
-/// be.
+/// x, residual, gamma?, beta? -> y, mean, rstd[, sum]: layer_norm of the sum of two arrays of one type. y and the sum may take their
+/// memory.
 const OpDef& add_layer_norm_op();
 /// x, residual, weight? -> y, rstd[, sum]: rms_norm of such a sum.
 const OpDef& add_rms_norm_op();

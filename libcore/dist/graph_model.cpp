@@ -302,6 +302,8 @@ class GraphReader {
         const ValueId input = node.input(static_cast<size_t>(reuse.input));
         if (input == kNoValue || at(reuse.output) >= node.outputs.size()) continue;
         const ValueId root = root_[static_cast<size_t>(input)];
+        const auto shares = [&](ValueId id) { return id != kNoValue && root_[static_cast<size_t>(id)] == root; };
+        if (std::count_if(node.inputs.begin(), node.inputs.end(), shares) > 1) continue;
         if (last_[static_cast<size_t>(root)] == n && counts(root) && graph_.value(root).role == ValueRole::kActivation &&
             graph_.type(root).bytes() == graph_.type(node.outputs[at(reuse.output)]).bytes())
           reused = std::max(reused, static_cast<double>(graph_.type(root).bytes()));

@@ -14,6 +14,15 @@ void wait_for(const Tensor& stored, Device& device) {
   if (stored.storage()->host_access() && !device.is_host()) device.stream().synchronize();
 }
 
+/// In memory of the host that the device can read; undefined: there is not enough of it.
+Tensor host_array(const TensorType& type, Device& device) {
+  try {
+    return {type.dtype, type.shape, type.format, Storage::allocate_host(type.bytes(), device)};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
@@ -25,8 +34,9 @@ ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
 void ParameterStore::declare(const std::string& name, const TensorType& type, ValueRole role, bool on_host) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    Tensor tensor = on_host ? Tensor(type.dtype, type.shape, type.format, Storage::allocate_host(type.bytes(), *device_))
-                            : Tensor(type.dtype, type.shape, type.format, device_of_kept_arrays(*device_));
+    Tensor tensor = on_host ? host_array(type, *device_) : Tensor();
+    on_host = tensor.defined();
+    if (!on_host) tensor = Tensor(type.dtype, type.shape, type.format, device_of_kept_arrays(*device_));
     entries_[name] = {.tensor = std::move(tensor), .role = role, .on_host = on_host};
     return;
   }
@@ -113,6 +123,7 @@ void ParameterStore::adopt(std::string_view name, Tensor values) {
   GALLEY_ASSERT(
       values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape() && values.format() == target.tensor.format(), "'",
       name, "' is ", target.tensor.str(), ", but the adopted array is ", values.str());
+  wait_for(target.tensor, *device_);
   target.tensor = std::move(values);
   ++target.version;
 }

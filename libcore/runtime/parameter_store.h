@@ -22,8 +22,9 @@ class ParameterStore {
   /// The device of the arrays: that of the constructor, else that of the first program that declares arrays (the host's until then).
   Device& device() const { return *device_; }
 
-  /// Allocates an array of zeros, in the memory of the host if `on_host` is set (Program::stays_on_host). If it exists with this type, it
-  /// only moves to the device where it was on the host for that reason; throws InternalError if it has another type.
+  /// Allocates an array of zeros: in the memory of the host if `on_host` is set (Program::stays_on_host) and there is enough of it. An
+  /// existing array with this type stays; if it is on the host for that reason and `on_host` is not set, it moves to the device. Throws
+  /// InternalError if it has another type.
   void declare(const std::string& name, const TensorType& type, ValueRole role, bool on_host = false);
   /// The same for all parameters, buffers and state of a program.
   void declare(const Program& program);
@@ -72,7 +73,7 @@ class ParameterStore {
   Entry& entry(std::string_view name);
   const Entry& entry(std::string_view name) const { return const_cast<ParameterStore*>(this)->entry(name); }
   std::map<std::string, Entry, std::less<>> entries_;
-  std::vector<Tensor> moved_;  // the arrays on the host: executions may have their addresses
+  std::vector<Tensor> moved_;  // the arrays on the host, which stay allocated: executions may have their addresses
 };
 
 }  // namespace galley

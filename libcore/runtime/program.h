@@ -54,8 +54,8 @@ class Program {
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
 
-  /// Whether this parameter or buffer stays in the memory of the host, although the device has its own: only `prepare` reads it, which may
-  /// be once, and no step of the program changes arrays.
+  /// Whether this parameter or buffer stays in the memory of the host, although the device has its own: only `prepare` reads it, often only
+  /// once, and no step of the program changes arrays. So frozen weights of a training are on the device: its store is read by steps.
   bool stays_on_host(ValueId input) const { return on_host_.contains(input); }
 
   /// Size of parameters, buffers and state in the program's formats, without those that stay on the host.

@@ -8,6 +8,8 @@
 
 #include "libcore/ops/collective.h"
 #include "libcore/ops/convert.h"
+#include "libcore/ops/loss.h"
+#include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "tests/support/graphs.h"
 
@@ -144,6 +146,25 @@ TEST(PlanMemory, AnOperandOfAnotherOrderKeepsItsMemory) {
     g.add_output("y", y);
     EXPECT_EQ(y.type().format, image.type().format);
     EXPECT_EQ(plan_memory(g, {}).in_place, contiguous ? 1 : 0) << "the sum is written while the plane is read by strides";
+  }
+}
+
+// The largest array of a language model is its logits: their gradient takes their place, unless something still reads them.
+TEST(PlanMemory, TheGradientOfLogitsTakesTheirPlace) {
+  enum class Case { kPlain, kLogitsAreRead, kTargetsViewThem };
+  for (const Case what : {Case::kPlain, Case::kLogitsAreRead, Case::kTargetsViewThem}) {
+    Graph g;
+    const Value x = g.add_input("x", f32({4, 5}), ValueRole::kInput);
+    const Value logits = neg(x), classes = g.add_input("target", {.dtype = DType::kI64, .shape = {4}}, ValueRole::kInput);
+    const Value target = what == Case::kTargetsViewThem ? reshape(reshape(logits, {20}), {4, 5}) : classes;
+    const Value one = g.add_input("grad", f32({}), ValueRole::kInput);
+    const Value gradient = cross_entropy_backward(one, logits, target, Value(), {});
+    g.add_output("d", neg(gradient));
+    if (what == Case::kLogitsAreRead) g.add_output("l", logits);
+    const MemoryPlan plan = plan_memory(g, {});
+    const auto offset = [&](Value v) { return plan.values[static_cast<size_t>(v.id())].offset; };
+    EXPECT_EQ(offset(gradient) == offset(logits), what == Case::kPlain) << static_cast<int>(what);
+    EXPECT_EQ(overlap_by_pairs(g, plan, {}), "");
   }
 }
 

@@ -46,7 +46,8 @@ Support supports_gelu(const KernelQuery& query) {
   if (!is_floating(x.dtype) || x.dtype == DType::kF64) return Support::no(cat("dtype ", x.dtype));
   for (const TensorType* type : {&query.in(0), &query.out(0), &query.out(1)})
     if (type->dtype != x.dtype) return Support::no("operands of different dtypes");
-  if (x.shape.elements() == 0 || x.shape.elements() / x.shape[-1] >= kMostUnits) return Support::no("no rows, or too many");
+  if (x.shape.elements() == 0 || std::max(x.shape.elements() / x.shape[-1], x.shape[-1]) >= kMostUnits)
+    return Support::no("no rows, or too many, or rows that are too long");
   return only_contiguous(query);
 }
 

@@ -25,12 +25,12 @@ inline std::optional<ChannelView> channel_view(const TensorType& x) {
 }
 
 inline constexpr int64_t kMostUnits = int64_t{1} << 30;
-/// Of a kernel that walks: `blocks` fill a GPU; the threads of a part have units in multiples of `at_once`, but for its end.
+/// Of a kernel that walks: `blocks` fill a GPU; the threads of a part have units in multiples of `at_once`, except in the last part.
 struct WalkLimits {
   int64_t blocks = 1024, at_once = 1;
 };
-/// Of kernels that only add up. 528: a processor of an H100, which has 132, holds four of their blocks, so that all run from the begin to
-/// the end; more would wait for the first to end, and make more partial results. They read four units at once (each_unit).
+/// Of kernels that only add up. 528: a processor of an H100, which has 132, holds four of their blocks, so that all run from start to
+/// end; more would wait for the first to end, and make more partial results. They read four units at once (each_unit).
 inline constexpr WalkLimits kSumLimits{.blocks = 528, .at_once = 4};
 
 /// Parts and tiles of an array with fewer than kMostUnits elements of a channel, in packs or elements. They depend on the shape alone, so

@@ -21,7 +21,7 @@ int64_t size_of_rows(const Shape& x, int64_t dims) {
 /// What the kernels of rows compute. kBackwardSums: and the sums of dx over rows.
 enum class NormPass { kForward, kBackward, kBackwardSums };
 
-constexpr int64_t kOfOnePack = 2048;  // elements of rows of which a thread of the backward kernels has one pack
+constexpr int64_t kMostWithOnePack = 2048;  // elements of rows of which a thread of the backward kernels has one pack
 
 /// The kernels of one form of rows of the last elements.
 class NormOfRows : public PreparedKernel {
@@ -76,10 +76,10 @@ class NormOfRows : public PreparedKernel {
 
  private:
   static void run_backward(Stream& stream, const LayerNormCall& call, bool packs) {
-    const char* kernel = !packs                    ? "layer_norm_partial_sums"
-                         : call.dx_sums != nullptr ? "layer_norm_backward_sums"
-                         : call.size > kOfOnePack  ? "layer_norm_backward_packs"
-                                                   : "layer_norm_backward_pack";
+    const char* kernel = !packs                         ? "layer_norm_partial_sums"
+                         : call.dx_sums != nullptr      ? "layer_norm_backward_sums"
+                         : call.size > kMostWithOnePack ? "layer_norm_backward_packs"
+                                                        : "layer_norm_backward_pack";
     launch_elements(stream, kernel, call.parts * device::kThreads, call);
     launch_elements(stream, "layer_norm_sums", (call.dx_sums != nullptr ? 3 : 2) * call.size * device::kThreads / 8, call);
     // After the sums: dx may take the memory of grad.
@@ -214,7 +214,7 @@ Support supports_layer_norm(const KernelQuery& query) {
 }
 Support supports_backward_sums(const KernelQuery& query) {
   const int64_t size = query.in(1).shape[-1];
-  if (size > kOfOnePack) return Support::no(cat("rows of ", size, " elements"));
+  if (size > kMostWithOnePack) return Support::no(cat("rows of ", size, " elements"));
   if (query.in(1).shape.elements() == 0 || query.in(1).shape.elements() / size >= kMostUnits) return Support::no("no rows, or too many");
   if (query.out(3).dtype != query.out(0).dtype) return Support::no("sums of another dtype");
   return supports_norm(query, true, 4);

@@ -31,15 +31,11 @@ void add_packages(const std::string& environment, std::vector<std::string>& fold
   }
 }
 
-/// The folder of the file that the loader finds by its name; "": it finds none that it can open.
-std::string folder_of_loader(const char* file) {
-  void* handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) return "";
+/// The folder of an open library; "": unknown.
+std::string folder_of(void* handle) {
   const link_map* map = nullptr;
   dlinfo(handle, RTLD_DI_LINKMAP, &map);
-  const std::filesystem::path path = map != nullptr ? map->l_name : "";
-  dlclose(handle);  // its other files are opened before it
-  return path.parent_path();
+  return map != nullptr ? std::filesystem::path(map->l_name).parent_path().string() : "";
 }
 
 }  // namespace
@@ -77,16 +73,23 @@ Library open_library(const LibraryRow& row, const std::vector<std::string>& fold
   Library library{.state = {.name = row.name, .version = "", .file = "", .problem = ""}};
   std::string errors;
   for (const std::string& given : folders) {
-    const std::string folder = given.empty() ? folder_of_loader(row.files[0]) : given, file = folder + "/" + row.files[0];
+    std::string failed, folder = given;
+    if (given.empty()) {
+      library.handle = dlopen(row.files[0], RTLD_NOW | RTLD_LOCAL);
+      if (library.handle == nullptr) failed = dlerror();
+      if (failed.starts_with(row.files[0])) continue;  // not that it lacks another library
+      if (library.handle != nullptr) folder = folder_of(library.handle);
+    }
+    const std::string file = folder + "/" + row.files[0];
     std::error_code ignored;
-    if (folder.empty() || !std::filesystem::exists(file, ignored)) continue;
-    std::string failed;
-    for (size_t i = row.files.size(); i-- > 1;) {
-      // Of another folder they could be of another version.
+    if (library.handle == nullptr && failed.empty() && !std::filesystem::exists(file, ignored)) continue;
+    for (size_t i = row.files.size(); failed.empty() && i-- > 1;) {
+      // Of another folder they could be of another version. The loader may have parts of its own elsewhere.
       const std::string part = folder + "/" + row.files[i];
+      if (given.empty() && !std::filesystem::exists(part, ignored)) continue;
       if (dlopen(part.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) failed = dlerror();
     }
-    if (failed.empty()) {
+    if (failed.empty() && library.handle == nullptr) {
       library.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (library.handle == nullptr) failed = dlerror();
     }
@@ -94,6 +97,7 @@ Library open_library(const LibraryRow& row, const std::vector<std::string>& fold
       library.state.file = file;
       return library;
     }
+    library.handle = nullptr;
     errors += (errors.empty() ? "" : "; ") + failed;
   }
   library.state.problem =
