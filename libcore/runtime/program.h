@@ -55,7 +55,7 @@ class Program {
   const ProgramReport& report() const { return report_; }
 
   /// Whether this parameter or buffer stays in the memory of the host, although the device has its own: only `prepare` reads it, often only
-  /// once, and no step of the program changes arrays. So frozen weights of a training are on the device: its store is read by steps.
+  /// once. A program whose steps change arrays keeps all of its own on the device.
   bool stays_on_host(ValueId input) const { return on_host_.contains(input); }
 
   /// Size of parameters, buffers and state in the program's formats, without those that stay on the host.
