@@ -195,7 +195,10 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
   GALLEY_ASSERT(values.dtype() == type.dtype && values.shape() == type.shape, "input '", name, "' must be ", type, ", not ", values.str());
-  if (!device_.is_host()) limits_.check(id, values);
+  if (!device_.is_host()) {
+    const ThreadShare share(program_->threads());
+    limits_.check(id, values);
+  }
   if (scalars_.has(id)) {
     scalars_.set(id, {static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
     return;
