@@ -119,9 +119,9 @@ class TrainStep {
   void weigh_with(std::function<double()> share) { share_ = std::move(share); }
   /// Sets the function that names the sample of an index in the source, for the error of a non-finite loss. Without it: "sample 17".
   void name_samples_with(std::function<std::string(int64_t index)> name) { sample_name_ = std::move(name); }
-  /// On a device with memory of its own, each run feeds the first batch of the next update before it waits for its own results. The copy
-  /// then overlaps with the step. `more` is asked for the next step once all batches of a step are fetched; if it returns false, nothing is
-  /// fed ahead. The last two batches that `next` of run() returns must stay valid.
+  /// On a device with its own memory, run() feeds the first batch of the next update before it waits for the results of this one, so that
+  /// the copy overlaps with the step. `more` is asked for the next step once all batches of a step are fetched; if it returns false,
+  /// nothing is fed ahead. The last two batches that `next` of run() returns must stay valid.
   void feed_ahead(std::function<bool(int64_t step)> more) { more_ = std::move(more); }
   /// All later runs are on the batch of the next one, which is sent only once to a device with memory of its own.
   void repeat_batch() { repeats_ = true; }

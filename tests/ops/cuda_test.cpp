@@ -148,7 +148,7 @@ TEST(CudaKernels, ACaseLaunchesEachOfThem) {
       GALLEY_CUDA_KERNELS(GALLEY_NAME)
 #undef GALLEY_NAME
   };
-  for (const auto& [kernel, where] : kLaunchedElsewhere) EXPECT_EQ(missing.erase(kernel), 1u) << kernel << " is no kernel";
+  for (const auto& [kernel, where] : kLaunchedElsewhere) EXPECT_EQ(missing.erase(kernel), 1u) << "there is no kernel " << kernel;
   stand_in_launches();
   std::set<std::string> tried;
   for (const OpCase& c : cuda_cases()) {

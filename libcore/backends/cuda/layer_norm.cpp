@@ -28,16 +28,15 @@ class NormOfRows : public PreparedKernel {
  public:
   NormOfRows(const KernelQuery& query, int64_t size, NormPass pass)
       : backward_(pass != NormPass::kForward), sums_(pass == NormPass::kBackwardSums) {
-    const bool backward = backward_;
-    const TensorType& x = query.in(backward ? 1 : 0);
+    const TensorType& x = query.in(backward_ ? 1 : 0);
     call_.type = type_of(x);
     call_.size = size;
     call_.rows = size == 0 ? 0 : x.shape.elements() / size;
     // A row has the fewest warps that hold it. Few parts for few rows; 384: three blocks for nearly each of the 132 processors of an H100.
-    const int64_t packs_of_thread = backward ? 1 : device::kRowPacks, of_warp = 32 * 8 * packs_of_thread;
+    const int64_t packs_of_thread = backward_ ? 1 : device::kRowPacks, of_warp = 32 * 8 * packs_of_thread;
     call_.warps = 1;
     while (call_.warps < 8 && call_.warps * of_warp < size) call_.warps *= 2;
-    packs_ = size % 8 == 0 && size <= 8 * of_warp * (backward ? 2 : 1);
+    packs_ = size % 8 == 0 && size <= 8 * of_warp * (backward_ ? 2 : 1);
     call_.parts = packs_ ? std::clamp<int64_t>(call_.rows / 4 * call_.warps / 8, 1, 384) : std::clamp<int64_t>(call_.rows, 1, 128);
   }
   int64_t scratch_bytes() const override {

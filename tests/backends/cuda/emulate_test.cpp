@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// The sum of x, by a tree in shared memory; without a barrier where `missing` says so.
+/// The sum of x, by a tree in shared memory. `missing`: without a barrier.
 float block_sum(const std::vector<float>& x, uint64_t seed, bool missing) {
   float result = 0;
   emulate::launch("block_sum", {1}, {kThreads}, 0, seed, [&] {
@@ -52,14 +52,14 @@ TEST(Emulation, FindsAMissingBarrier) {
   EXPECT_GE(wrong, 3);
 }
 
-/// y = 2 x by blocks of 64 threads; without a bounds check where `missing` says so.
+/// y = 2 x by blocks of 64 threads. `missing`: without a bounds check.
 void double_all(const std::vector<float>& x, float* y, size_t count, bool missing) {
   emulate::launch("double_all", {static_cast<unsigned>(x.size()) / 64}, {64}, 0, 2, [&] {
     const size_t i = blockIdx.x * size_t{64} + threadIdx.x;
     if (missing || i < count) y[i] = 2 * x[i];
   });
 }
-/// Writes behind a shared array where `missing` says so.
+/// Writes to a shared array. `missing`: past its end too.
 void turn_around(float* y, bool missing) {
   emulate::launch("turn_around", {1}, {64}, 0, 2, [&] {
     GALLEY_SHARED(float, shared, 64);
