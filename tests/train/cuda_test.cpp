@@ -593,6 +593,24 @@ TEST(CudaStep, AnErrorOfEachCallLosesNothing) {
   }
 }
 
+// Weights that may stay on the host take memory of the GPU where the host has no more that the GPU can read.
+TEST(CudaStep, WeightsGoToTheGpuWithoutPinnedMemory) {
+  ParameterStore store(test::stand_in_device());
+  if (test::on_gpu()) GTEST_SKIP() << "errors are injected into the stand-in driver";
+  const TensorType type{.shape = {3}};
+  const auto on_host = [&](const char* name) {
+    store.declare(name, type, ValueRole::kParameter, /*on_host=*/true);
+    return store.tensor(name).storage()->host_access();
+  };
+  test::fail_stand_in("cuMemHostAlloc", 1, cuda::kOutOfMemory);
+  EXPECT_FALSE(on_host("first"));
+  EXPECT_TRUE(on_host("second"));
+  for (const char* name : {"first", "second"}) {
+    store.set(name, Tensor::of({3}, {1, 2, 3}));
+    EXPECT_EQ(store.get(name).to_doubles(), (std::vector<double>{1, 2, 3})) << name;
+  }
+}
+
 // Models whose operators are few models' only: each has a kernel for the formats that the layout gives. Nothing runs.
 TEST(CudaKernels, OfTrainingFlowSegmentationAndDetectionAreFound) {
   test::stand_in_device();
